@@ -1,0 +1,3 @@
+"""Specrace: race plain vLLM against speculative decoding, live."""
+
+__version__ = "0.1.0"

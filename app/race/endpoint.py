@@ -1,0 +1,154 @@
+"""One model server: where it is, and the HTTP client that talks to nothing else.
+
+Every lane has its own client, so that one lane's trouble never sits in the other's connection pool. The
+environment's OPENAI_* variables belong to somebody else's account: they are hidden while the client is made.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import ssl
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
+
+import httpx2
+from msgspec import Struct
+from openai import AsyncOpenAI
+
+from app.errors import SettingsError
+
+
+class Endpoint(Struct, frozen=True, kw_only=True):
+    """Address of a server. ``root`` has no trailing slash and no ``/v1``; ``model`` None means: ask the server."""
+
+    root: str
+    metrics_url: str
+    api_key: str | None = None
+    model: str | None = None
+
+    @property
+    def api(self) -> str:
+        """Base URL of the OpenAI API."""
+        return f"{self.root}/v1"
+
+    @property
+    def host(self) -> str:
+        """Host name, to tell whether two servers share a machine. Never shown."""
+        return urlsplit(self.root).hostname or ""
+
+
+def parse_endpoint(
+    field: str, url: str, *, api_key: str | None = None, model: str | None = None, metrics_url: str | None = None
+) -> Endpoint:
+    """An Endpoint from what a person typed: with or without /v1, with or without a trailing slash.
+
+    Raises:
+        SettingsError: it is no http(s) URL of a server; names ``field`` and what is wrong.
+    """
+    for name, value in ((field, url), (f"{field} (metrics)", metrics_url)):
+        if value is not None:
+            _check_url(name, value)
+    root = url.strip().rstrip("/")
+    root = root.removesuffix("/v1").rstrip("/")
+    return Endpoint(
+        root=root, metrics_url=metrics_url or f"{root}/metrics", api_key=api_key or None, model=model or None
+    )
+
+
+def _check_url(field: str, url: str) -> None:
+    remedy = "Give the server's address, such as http://127.0.0.1:8101"
+    shown = url if len(url) < 100 else url[:97] + "..."
+    try:
+        parts = urlsplit(url.strip())
+        port_ok = parts.port is None or parts.port > 0
+    except ValueError as error:
+        raise SettingsError(field, f"{shown!r} is not a URL ({error})", remedy) from None
+    if parts.scheme not in ("http", "https") or not parts.hostname or not port_ok:
+        raise SettingsError(field, f"{shown!r} is not an http:// or https:// URL with a host", remedy)
+    if parts.username or parts.password:
+        raise SettingsError(field, "the URL holds a user name or password", "Put the key in SPECRACE_*_API_KEY instead")
+    if parts.query or parts.fragment:
+        raise SettingsError(field, f"{shown!r} has a query or fragment", remedy)
+
+
+def is_local(host: str) -> bool:
+    """Whether ``host`` is this machine or a private network: proxies of the environment are bypassed there."""
+    if host in ("localhost", "") or host.endswith((".localhost", ".local", ".internal")) or "." not in host.strip("[]"):
+        try:
+            return not ipaddress.ip_address(host.strip("[]")).is_global
+        except ValueError:
+            return True
+    try:
+        return not ipaddress.ip_address(host).is_global
+    except ValueError:
+        return False
+
+
+on_send: ContextVar[Callable[[], None] | None] = ContextVar("on_send", default=None)
+"""Called at the moment a request goes out: t=0 of a lane."""
+
+
+class StampingTransport(httpx2.AsyncHTTPTransport):
+    """The ordinary transport; tells the caller when the request is being sent, past all preparation. With ``keyless``
+    no Authorization goes out: the SDK insists on making one up."""
+
+    def __init__(self, *, keyless: bool, verify: ssl.SSLContext, limits: httpx2.Limits, proxy: str | None) -> None:
+        super().__init__(verify=verify, limits=limits, proxy=proxy)
+        self._keyless = keyless
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        """Stamp, then send."""
+        if self._keyless and "authorization" in request.headers:
+            del request.headers["authorization"]
+        stamp = on_send.get()
+        if stamp is not None:
+            stamp()
+        return await super().handle_async_request(request)
+
+
+@contextmanager
+def _without_openai_variables() -> Generator[None]:
+    hidden = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith("OPENAI_")}
+    try:
+        yield
+    finally:
+        os.environ.update(hidden)
+
+
+def make_http(endpoint: Endpoint, *, connect_timeout_s: float) -> httpx2.AsyncClient:
+    """The lane's own connections. Only connecting has a time limit here: how long to wait for a first token and how
+    long between two chunks is the reader's business (app.race.upstream)."""
+    timeout = httpx2.Timeout(None, connect=connect_timeout_s, pool=connect_timeout_s)
+    transport = StampingTransport(
+        keyless=not endpoint.api_key,
+        verify=ssl.create_default_context(cafile=os.environ.get("SSL_CERT_FILE") or None),
+        limits=httpx2.Limits(max_connections=64, max_keepalive_connections=8, keepalive_expiry=4),
+        proxy=None if is_local(endpoint.host) else proxy_of_environment(endpoint.root),
+    )
+    return httpx2.AsyncClient(transport=transport, timeout=timeout, trust_env=False, follow_redirects=False)
+
+
+def make_client(endpoint: Endpoint, http: httpx2.AsyncClient) -> AsyncOpenAI:
+    """The SDK over ``http``: no retries (they would inflate TTFT unseen), no keys of the environment."""
+    with _without_openai_variables():
+        return AsyncOpenAI(
+            base_url=endpoint.api,
+            api_key=endpoint.api_key or "none",
+            max_retries=0,
+            timeout=http.timeout,
+            default_headers={"Accept-Encoding": "identity"},
+            http_client=http,
+        )
+
+
+def proxy_of_environment(url: str) -> str | None:
+    """The proxy that the environment names for ``url`` (HTTP_PROXY, HTTPS_PROXY, NO_PROXY), None without one."""
+    parts = urlsplit(url)
+    proxies = getproxies()
+    if proxy_bypass(parts.hostname or ""):
+        return None
+    return proxies.get(parts.scheme) or proxies.get("all")

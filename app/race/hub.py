@@ -1,0 +1,319 @@
+"""Live runs: admit, queue, cap, retire. One pair of servers, ``races_at_once`` races on it, the others wait.
+
+A race outlives its viewers: somebody who reloads, or whose phone slept, finds it again. But one started from the page
+and left by everybody for ``abandon_s`` is stopped, so that nobody's GPU works for an empty room.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections import Counter
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Protocol
+
+import anyio
+import structlog
+from msgspec import Struct, structs
+
+from app.errors import Busy
+from app.race.clock import MonotonicNs, monotonic_ns, ms_between
+from app.race.events import Event, RaceFinished, RaceQueued
+from app.race.log import Log
+from app.race.race import Race, Runner
+from app.race.replay import begins_at_ms, play
+from app.race.scoreboard import Scoreboard
+from app.race.summary import RaceMeta, RaceSummary, StoredRace, summarize
+from app.race.types import Caveat, Comparison, LaneName, LaneNumbers, LaneStatus, RaceSpec, RaceStatus
+
+_log = structlog.get_logger()
+
+
+class Keeper(Protocol):
+    """Who keeps races for good (app.race.store.Store)."""
+
+    def begin(self, meta: RaceMeta) -> None:
+        """A race exists."""
+        ...
+
+    def keep(self, race_id: str, event_id: int, event: Event) -> None:
+        """An event happened."""
+        ...
+
+    def finish(self, summary: RaceSummary) -> None:
+        """A race is over."""
+        ...
+
+
+class Run:
+    """One race in memory: its log, the fold at the head of the log, and who watches."""
+
+    def __init__(self, meta: RaceMeta, keeper: Keeper | None, *, clock: MonotonicNs = monotonic_ns) -> None:
+        self.meta = meta
+        self.log = Log()
+        self.board = Scoreboard()
+        self.viewers = 0
+        self.epoch_ns = clock()
+        self.left_ns = self.epoch_ns
+        self.race: Race | None = None
+        self.task: asyncio.Task[None] | None = None
+        self.owner: str | None = None
+        self.ended = False
+        self._keeper = keeper
+        self._clock = clock
+
+    def now_ms(self) -> float:
+        """Race time now; stands still once the race is over."""
+        return self.board.now_ms if self.log.closed else ms_between(self.epoch_ns, self._clock())
+
+    def append(self, event: Event) -> None:
+        """The one door into a race: fold, log, keep. Nothing gets in after the end."""
+        if self.log.closed:
+            return
+        self.board.apply(event)
+        event_id = self.log.append(event)
+        if self._keeper is not None:
+            self._keeper.keep(self.meta.id, event_id, event)
+        if isinstance(event, RaceFinished):
+            if self._keeper is not None:
+                self._keeper.finish(self.summary())
+            self.log.close()
+
+    def numbers(self, lane: LaneName, now_ms: float, *, ending: LaneStatus | None = None) -> LaneNumbers:
+        """Figures of a lane (app.race.race.Sink)."""
+        return self.board.numbers(lane, now_ms, ending=ending)
+
+    def comparison(self, now_ms: float) -> Comparison:
+        """The pair's figures (app.race.race.Sink)."""
+        return self.board.comparison(now_ms, greedy=self.meta.spec.sampling.temperature == 0)
+
+    def summary(self) -> RaceSummary:
+        """The race as JSON, now."""
+        return summarize(self.meta, self.board, self.now_ms())
+
+    @contextmanager
+    def watched(self) -> Generator[None]:
+        """Count a viewer for as long as the block runs."""
+        self.viewers += 1
+        try:
+            yield
+        finally:
+            self.viewers -= 1
+            self.left_ns = self._clock()
+
+
+class Limits(Struct, frozen=True, kw_only=True):
+    """How much the hub takes on. ``abandon_s`` and ``linger_s`` in seconds."""
+
+    races_at_once: int = 1
+    queue_limit: int = 50
+    abandon_s: float = 12.0
+    linger_s: float = 30.0
+
+
+Conditions = Callable[[RaceSpec], tuple[Caveat, ...]]
+"""Caveats known before the first token (shared device, cold start)."""
+
+
+def _new_id() -> str:
+    """12 characters that cannot be guessed, without look-alikes: easy to read out and to copy."""
+    return "".join(secrets.choice("abcdefghijkmnpqrstuvwxyz23456789") for _ in range(12))
+
+
+class Hub:
+    """All runs in memory, and the queue in front of the pair."""
+
+    def __init__(
+        self,
+        runners: Mapping[LaneName, Runner],
+        keeper: Keeper,
+        limits: Limits,
+        conditions: Conditions = lambda _: (),
+        version: Callable[[], str | None] = lambda: None,
+        clock: MonotonicNs = monotonic_ns,
+    ) -> None:
+        self._runners = runners
+        self._keeper = keeper
+        self._limits = limits
+        self._conditions = conditions
+        self._version = version
+        self._clock = clock
+        self._runs: dict[str, Run] = {}
+        self._waiting: list[tuple[Run, asyncio.Future[None]]] = []
+        self._racing: list[Run] = []
+        self._tickets: dict[str, str] = {}
+        self.closing = False
+        self.ended: Counter[RaceStatus] = Counter()
+        """How many races ended how, since the start of the app."""
+
+    @property
+    def racing(self) -> bool:
+        """Whether a race is on the pair now: nobody else should ask the servers for anything meanwhile."""
+        return bool(self._racing)
+
+    @property
+    def waiting(self) -> int:
+        """Races in the queue."""
+        return len(self._waiting)
+
+    @property
+    def viewers(self) -> int:
+        """Open streams over all runs."""
+        return sum(run.viewers for run in self._runs.values())
+
+    def get(self, race_id: str) -> Run | None:
+        """The run in memory with this id."""
+        return self._runs.get(race_id)
+
+    def start(self, spec: RaceSpec, *, owner: str | None = None, ticket: str | None = None) -> Run:
+        """Admit a race. ``owner`` is the visitor of a page (None: a script, whose race needs no viewers); a visitor's
+        new race replaces the one that the same visitor left running. A ``ticket`` used twice (double click, form
+        sent again) gives the same race twice.
+
+        Raises:
+            Busy: the queue is full, or the app is about to stop.
+        """
+        again = self._runs.get(self._tickets.get(ticket, "")) if ticket else None
+        if again is not None:
+            return again
+        if self.closing:
+            raise Busy("race", "the app is restarting", "Try again in a few seconds", retry_after_s=5)
+        if owner is not None:
+            self._replace(owner)
+        if len(self._waiting) >= self._limits.queue_limit:
+            reason = f"{len(self._waiting)} races are waiting already"
+            raise Busy("race", reason, "Try again later", retry_after_s=30)
+        created_at = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        meta = RaceMeta(id=_new_id(), spec=spec, created_at=created_at, vllm=self._version())
+        run = self._add(Run(meta, self._keeper, clock=self._clock), owner)
+        if ticket:
+            self._tickets[ticket] = run.meta.id
+        self._keeper.begin(run.meta)
+        run.task = asyncio.create_task(self._live(run), name=f"race {run.meta.id}")
+        return run
+
+    def replay(self, race: StoredRace, *, owner: str | None = None) -> Run:
+        """Play a kept race or a recording into a fresh run at its recorded pace. It takes no place on the pair and is
+        not kept again."""
+        meta = structs.replace(race.meta, id=_new_id(), origin=race.meta.id)
+        run = self._add(Run(meta, None, clock=self._clock), owner)
+        run.epoch_ns -= round(begins_at_ms(race.events) * 1e6)
+        run.task = asyncio.create_task(self._replay(run, race), name=f"replay {meta.id}")
+        return run
+
+    async def _replay(self, run: Run, race: StoredRace) -> None:
+        try:
+            await play(race.events, run.append, run.now_ms)
+        except asyncio.CancelledError:
+            run.append(RaceFinished(t_ms=run.now_ms(), status="interrupted" if self.closing else "stopped"))
+
+    def _add(self, run: Run, owner: str | None) -> Run:
+        self._sweep()
+        run.owner = owner
+        self._runs[run.meta.id] = run
+        return run
+
+    def stop(self, race_id: str) -> bool:
+        """Stop both lanes, or leave the queue, or end a replay. False when there is no such run in memory."""
+        run = self._runs.get(race_id)
+        if run is None:
+            return False
+        if run.race is not None:
+            run.race.stop()
+        elif run.task is not None:
+            run.task.cancel()
+        return True
+
+    async def forget(self, race_id: str) -> None:
+        """End a run, if it still runs, and drop it from memory."""
+        run = self._runs.get(race_id)
+        if run is None:
+            return
+        self.stop(race_id)
+        if run.task is not None:
+            await asyncio.wait([run.task])
+        self._runs.pop(race_id, None)
+
+    def leave(self) -> None:
+        """End every run as interrupted; viewers get that as their last frame. Takes no new ones."""
+        self.closing = True
+        for run in self._runs.values():
+            if run.task is not None:
+                run.task.cancel()
+
+    async def close(self) -> None:
+        """``leave``, and wait until every run has ended."""
+        self.leave()
+        tasks = [run.task for run in self._runs.values() if run.task is not None]
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def watch(self) -> None:
+        """Stop what was abandoned and forget what is over; runs for the life of the app."""
+        while True:
+            await anyio.sleep(1.0)
+            for run in list(self._runs.values()):
+                away_s = ms_between(run.left_ns, self._clock()) / 1000
+                abandoned = run.owner is not None and not run.viewers and away_s > self._limits.abandon_s
+                if abandoned and not run.log.closed:
+                    self.stop(run.meta.id)
+            self._sweep()
+
+    def _sweep(self) -> None:
+        """Forget runs that are over and watched by nobody; the store has them."""
+        for race_id, run in list(self._runs.items()):
+            away_s = ms_between(run.left_ns, self._clock()) / 1000
+            if run.log.closed and run.viewers == 0 and away_s > self._limits.linger_s:
+                del self._runs[race_id]
+        if len(self._tickets) > 10_000:
+            self._tickets = {ticket: race for ticket, race in self._tickets.items() if race in self._runs}
+
+    def _replace(self, owner: str) -> None:
+        for run in list(self._runs.values()):
+            if run.owner == owner and not run.log.closed:
+                self.stop(run.meta.id)
+
+    async def _live(self, run: Run) -> None:
+        """One race from queue to end. However it ends, RaceFinished is the last event and the place is freed."""
+        end: RaceStatus = "stopped"
+        try:
+            await self._wait_for_place(run)
+            run.race = Race(run.meta.spec, self._runners, run, epoch_ns=run.epoch_ns, clock=self._clock)
+            await run.race.run(
+                queue_ms=run.now_ms(),
+                in_flight=len(self._racing),
+                conditions=self._conditions(run.meta.spec),
+            )
+        except asyncio.CancelledError:
+            end = "interrupted" if self.closing else "stopped"
+        except Exception:  # noqa: BLE001  # a fault of ours must neither hide nor keep the place for ever
+            end = "failed"
+            _log.exception("race failed unexpectedly", race=run.meta.id)
+        finally:
+            run.append(RaceFinished(t_ms=run.now_ms(), status=end))
+            self.ended[run.board.status] += 1
+            self._leave(run)
+
+    async def _wait_for_place(self, run: Run) -> None:
+        if len(self._racing) < self._limits.races_at_once and not self._waiting:
+            self._racing.append(run)
+            return
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((run, turn))
+        run.append(RaceQueued(t_ms=run.now_ms(), position=len(self._waiting)))
+        await turn
+
+    def _leave(self, run: Run) -> None:
+        """Give the place back and let the next in; tell the others where they stand now."""
+        self._waiting = [(other, turn) for other, turn in self._waiting if other is not run]
+        if run in self._racing:
+            self._racing.remove(run)
+        while self._waiting and len(self._racing) < self._limits.races_at_once and not self.closing:
+            following, turn = self._waiting.pop(0)
+            if not turn.done():
+                self._racing.append(following)
+                turn.set_result(None)
+        for position, (other, _) in enumerate(self._waiting, start=1):
+            if other.board.position != position:
+                other.append(RaceQueued(t_ms=other.now_ms(), position=position))

@@ -1,0 +1,139 @@
+"""What the app knows of one lane's server between and during races, and the requests that find it out.
+
+Only GETs: /v1/models, /metrics, /version. Nothing here generates a token.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import anyio
+import msgspec
+
+from app.race import counters
+from app.race.clock import MonotonicNs, monotonic_ns, ms_between
+from app.race.failures import UpstreamError, from_status
+from app.race.types import Chunk, EndpointState, LaneError, LaneIdentity, LaneName, RaceSpec
+from app.race.upstream import Receive, Sent, Upstream
+
+PROBE_S = 4.0
+
+
+class LaneServer:
+    """A lane's server: its Upstream, and its state as last seen (``state`` is replaced, never changed)."""
+
+    def __init__(
+        self, lane: LaneName, upstream: Upstream, *, method: str | None = None, clock: MonotonicNs = monotonic_ns
+    ) -> None:
+        self.lane: LaneName = lane
+        self.upstream = upstream
+        self.reports_per_request = False
+        self.warm = False
+        self.state = EndpointState(lane=lane, status="starting", identity=LaneIdentity(model=upstream.endpoint.model))
+        self._method = method
+        self._clock = clock
+
+    @property
+    def identity(self) -> LaneIdentity:
+        """Model, method and k as far as known."""
+        return self.state.identity
+
+    @property
+    def speculating(self) -> bool | None:
+        """Whether the server speculates; None where it gives no way to know."""
+        return self.state.speculating
+
+    async def run(self, spec: RaceSpec, model: str, sent: Sent, receive: Receive) -> None:
+        """Stream one answer (app.race.upstream); notes whether the server reports drafts per request."""
+
+        def note(chunk: Chunk) -> None:
+            self.warm = True
+            if chunk.spec is not None:
+                self.reports_per_request = True
+            receive(chunk)
+
+        await self.upstream.run(spec, model, sent, note)
+
+    async def model(self) -> str:
+        """The model to ask for: from the settings, else the first that the server names.
+
+        Raises:
+            UpstreamError: the server does not answer or serves nothing.
+        """
+        configured = self.upstream.endpoint.model
+        return configured or self.state.identity.model or (await self._models(PROBE_S))[0]
+
+    async def counters(self, timeout_s: float) -> counters.Counters | None:
+        """One reading of /metrics, None when it does not come in time or is none."""
+        try:
+            with anyio.move_on_after(timeout_s):
+                answer = await self.upstream.get("/metrics", timeout_s=timeout_s)
+                return counters.parse(answer.text) if answer.status_code == 200 else None
+        except (UpstreamError, ValueError):
+            return None
+        return None
+
+    async def probe(self) -> EndpointState:
+        """Ask the server what it is; the new state. Never raises: trouble is part of the state."""
+        began = self._clock()
+        try:
+            model, max_len = await self._models(PROBE_S)
+        except UpstreamError as error:
+            self.warm = False
+            status = "starting" if error.error.kind == "unavailable" else "down"
+            self.state = self._trouble(error.error, status=status)
+            return self.state
+        latency_ms = ms_between(began, self._clock())
+        read = await self.counters(PROBE_S)
+        speculating = None if read is None else read.speculating
+        k = read.num_speculative_tokens if read else None
+        method = self._method or ("unknown" if speculating else None)
+        self.state = EndpointState(
+            lane=self.lane,
+            status="ready",
+            identity=LaneIdentity(
+                model=model,
+                method=method if speculating is not False else None,
+                num_speculative_tokens=k if speculating else None,
+            ),
+            speculating=speculating,
+            max_model_len=max_len,
+            version=self.state.version or await self._version(),
+            latency_ms=latency_ms,
+        )
+        return self.state
+
+    def _trouble(self, error: LaneError, *, status: Any) -> EndpointState:
+        known = self.state.identity
+        return EndpointState(lane=self.lane, status=status, identity=known, error=error, detail=error.message)
+
+    async def _models(self, timeout_s: float) -> tuple[str, int | None]:
+        answer = await self.upstream.get("/v1/models", timeout_s=timeout_s)
+        if answer.status_code != 200:
+            raise from_status(answer.status_code, answer.content)
+        try:
+            body: Any = msgspec.json.decode(answer.content)
+            models = cast("list[dict[str, Any]]", body["data"])
+            wanted = self.upstream.endpoint.model
+            found = next((m for m in models if wanted in (None, m["id"])), None)
+            if found is None and models:
+                raise UpstreamError("model_not_found", f"The server does not serve {wanted!r}")
+            if found is None:
+                raise UpstreamError("model_not_found", "The server serves no model")
+            length = found.get("max_model_len")
+            return str(found["id"]), length if isinstance(length, int) else None
+        except (msgspec.DecodeError, UnicodeDecodeError, TypeError, KeyError):
+            kind = answer.headers.get("content-type", "").split(";")[0]
+            what = "HTML" if "html" in kind else kind[:60] or "no content type"
+            raise UpstreamError(
+                "not_a_model_server", f"Not a model server ({what} instead of a list of models)"
+            ) from None
+
+    async def _version(self) -> str | None:
+        try:
+            answer = await self.upstream.get("/version", timeout_s=PROBE_S)
+            found = msgspec.json.decode(answer.content) if answer.status_code == 200 else None
+        except (UpstreamError, msgspec.DecodeError, UnicodeDecodeError):
+            return None
+        version = cast("dict[str, Any]", found).get("version") if isinstance(found, dict) else None
+        return str(version)[:40] if version else None

@@ -1,0 +1,295 @@
+"""The figures of a race: a pure fold of its events. The one place in the code where a figure is computed.
+
+Of one lane, with N completion tokens:
+
+    TTFT                first token - request sent                ms
+    E2E                 last token - request sent                 ms, once the lane has ended
+    TPOT                (last token - first token) / (N - 1)      ms, none when N < 2
+    decode tokens/s     1000 / TPOT
+    tokens/s            N / E2E; while it streams N / (now - request sent)
+
+Of the pair:
+
+    speedup             (N_s / E2E_s) / (N_b / E2E_b), live with the running tokens/s; a finished lane keeps its own
+    decode speedup      TPOT_b / TPOT_s
+
+No ratio when a lane failed, was cut off or aborted, or while the token count of either side is an estimate.
+"""
+
+from __future__ import annotations
+
+from app.race.acceptance import StreamEstimate, from_record, ratio
+from app.race.events import (
+    Event,
+    LaneChunk,
+    LaneDrafts,
+    LaneFailed,
+    LaneFinished,
+    LaneStarted,
+    LaneUsage,
+    RaceFinished,
+    RaceQueued,
+    RaceStarted,
+)
+from app.race.types import (
+    LANES,
+    Acceptance,
+    Caveat,
+    Comparison,
+    LaneError,
+    LaneIdentity,
+    LaneName,
+    LaneNumbers,
+    LaneStatus,
+    RaceStatus,
+    SpecRecord,
+    TextVerdict,
+    Usage,
+    Verdict,
+)
+
+SAME_WITHIN = 0.02
+"""A single race cannot tell two servers apart whose speeds differ by less than this share."""
+
+
+class LaneBoard:
+    """The fold of one lane's events."""
+
+    def __init__(self, lane: LaneName) -> None:
+        self.lane: LaneName = lane
+        self.identity = LaneIdentity()
+        self.speculating: bool | None = None
+        self._begin()
+
+    def _begin(self) -> None:
+        self.status: LaneStatus = "waiting"
+        self.error: LaneError | None = None
+        self.finish_reason: str | None = None
+        self.sent_ms: float | None = None
+        self.first_ms: float | None = None
+        self.last_ms: float | None = None
+        self.chunks = 0
+        self.usage = Usage()
+        self.record: SpecRecord | None = None
+        self.token_ids: list[int] | None = []
+        self.called_tool = False
+        self.retried = False
+        self._texts: list[str] = []
+        self._reasonings: list[str] = []
+        self._counted = 0
+        self._countable = True
+        self._exact = True
+        self._estimate = StreamEstimate(k=self.identity.num_speculative_tokens)
+
+    @property
+    def text(self) -> str:
+        """The answer so far, as the server sent it."""
+        return "".join(self._texts)
+
+    @property
+    def reasoning(self) -> str:
+        """The reasoning so far (``delta.reasoning`` or ``delta.reasoning_content``)."""
+        return "".join(self._reasonings)
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more comes from this lane."""
+        return self.status not in ("waiting", "streaming")
+
+    @property
+    def tokens(self) -> int | None:
+        """N so far. The server's final count has the last word; without any count there is no number."""
+        if self.usage.completion_tokens is not None:
+            return self.usage.completion_tokens
+        return self._counted if self._countable and self.chunks else None
+
+    @property
+    def tokens_estimated(self) -> bool:
+        """Whether N is missing or rests on running counts that contradicted themselves."""
+        return self.usage.completion_tokens is None and not (self._countable and self._exact)
+
+    def apply(self, event: Event) -> None:
+        """Take in one event of this lane."""
+        match event:
+            case LaneStarted():
+                self.identity = LaneIdentity(
+                    model=event.model, method=event.method, num_speculative_tokens=event.num_speculative_tokens
+                )
+                self.speculating = event.speculating
+                self._begin()
+                self.status, self.sent_ms, self.retried = "streaming", event.t_ms, event.retried
+            case LaneChunk():
+                self._chunk(event)
+            case LaneUsage():
+                self.usage = Usage(
+                    prompt_tokens=event.prompt_tokens,
+                    completion_tokens=event.completion_tokens,
+                    cached_tokens=event.cached_tokens,
+                )
+            case LaneDrafts():
+                self.record = event.record
+            case LaneFinished():
+                self.status, self.finish_reason = event.status, event.finish_reason
+            case LaneFailed():
+                self.status, self.error = event.status, event.error
+            case _:
+                pass
+
+    def _chunk(self, event: LaneChunk) -> None:
+        self.chunks += 1
+        if event.text:
+            (self._reasonings if event.reasoning else self._texts).append(event.text)
+        self.called_tool = self.called_tool or event.tool_call
+        self.first_ms = event.t_ms if self.first_ms is None else self.first_ms
+        self.last_ms = event.t_ms
+        if event.tokens is None:
+            self._countable = False
+        else:
+            self._counted += event.tokens
+            self._estimate.add(event.tokens)
+        self._exact = self._exact and event.tokens_exact
+        if event.token_ids is None:
+            self.token_ids = None
+        elif self.token_ids is not None:
+            self.token_ids.extend(event.token_ids)
+
+    def numbers(self, now_ms: float, *, ending: LaneStatus | None = None) -> LaneNumbers:
+        """The lane's figures at ``now_ms`` (race clock); ``ending`` reads them as they will be with that end."""
+        tokens = self.tokens
+        ended = self.ended or ending is not None
+        ttft = _span(self.sent_ms, self.first_ms)
+        e2e = _span(self.sent_ms, self.last_ms) if ended else None
+        tpot = None
+        if tokens is not None and tokens >= 2 and not self.tokens_estimated:
+            tpot = ratio(_span(self.first_ms, self.last_ms), tokens - 1) or None
+        per_ms = None if self.first_ms is None else ratio(tokens, e2e if ended else _span(self.sent_ms, now_ms))
+        return LaneNumbers(
+            status=ending or self.status,
+            prompt_tokens=self.usage.prompt_tokens,
+            cached_tokens=self.usage.cached_tokens,
+            completion_tokens=tokens,
+            tokens_estimated=self.chunks > 0 and self.tokens_estimated,
+            chunks=self.chunks,
+            ttft_ms=ttft,
+            tpot_ms=tpot,
+            e2e_ms=e2e,
+            tokens_per_second=None if per_ms is None or self.tokens_estimated else 1000 * per_ms,
+            decode_tokens_per_second=ratio(1000.0, tpot),
+            acceptance=self.acceptance,
+        )
+
+    @property
+    def acceptance(self) -> Acceptance | None:
+        """Acceptance from the best source there is; None for a lane that does not speculate."""
+        if self.record is not None:
+            return from_record(self.record)
+        if self.lane == "baseline" or self.speculating is False:
+            return None
+        return self._estimate.reading()
+
+
+class Scoreboard:
+    """The fold of a whole race. Apply the events in order; read figures at any instant."""
+
+    def __init__(self) -> None:
+        self.lanes: dict[LaneName, LaneBoard] = {lane: LaneBoard(lane) for lane in LANES}
+        self.status: RaceStatus = "queued"
+        self.position: int | None = None
+        self.queue_ms: float | None = None
+        self.in_flight: int | None = None
+        self.started_ms: float | None = None
+        self.now_ms = 0.0
+        self._conditions: tuple[Caveat, ...] = ()
+
+    @property
+    def over(self) -> bool:
+        """Whether the race has ended, in whatever way."""
+        return self.status not in ("queued", "running")
+
+    def apply(self, event: Event) -> None:
+        """Take in one event. Readings (``lane.figures``, ``comparison``) change nothing."""
+        self.now_ms = max(self.now_ms, event.t_ms)
+        match event:
+            case RaceQueued():
+                self.position = event.position
+            case RaceStarted():
+                self.status, self.position, self.started_ms = "running", None, event.t_ms
+                self.queue_ms, self.in_flight, self._conditions = event.queue_ms, event.in_flight, event.conditions
+            case RaceFinished():
+                self.status = event.status
+            case LaneStarted() | LaneChunk() | LaneUsage() | LaneDrafts() | LaneFinished() | LaneFailed():
+                self.lanes[event.lane].apply(event)
+            case _:
+                pass
+
+    def numbers(self, lane: LaneName, now_ms: float | None = None, *, ending: LaneStatus | None = None) -> LaneNumbers:
+        """One lane's figures at ``now_ms`` (race clock; default: the newest event)."""
+        return self.lanes[lane].numbers(self.now_ms if now_ms is None else now_ms, ending=ending)
+
+    def comparison(self, now_ms: float | None = None, *, greedy: bool) -> Comparison:
+        """Speculative against baseline at ``now_ms``. ``greedy`` (temperature 0) allows the text comparison."""
+        base, spec = self.lanes["baseline"], self.lanes["speculative"]
+        b, s = self.numbers("baseline", now_ms), self.numbers("speculative", now_ms)
+        speedup = decode = verdict = None
+        if all(n.status in ("streaming", "finished", "stopped") for n in (b, s)):
+            speedup = ratio(s.tokens_per_second, b.tokens_per_second)
+            decode = ratio(b.tpot_ms, s.tpot_ms)
+            verdict = judge(speedup) if base.ended and spec.ended else None
+        text, index = self._text(greedy)
+        return Comparison(
+            speedup=speedup,
+            decode_speedup=decode,
+            verdict=verdict,
+            text=text,
+            diverges_at_token=index,
+            caveats=self._caveats(b, s, text),
+        )
+
+    def _text(self, greedy: bool) -> tuple[TextVerdict, int | None]:
+        base, spec = self.lanes["baseline"], self.lanes["speculative"]
+        if not greedy or base.status != "finished" or spec.status != "finished" or not base.chunks or not spec.chunks:
+            return "not_comparable", None
+        if base.token_ids is None or spec.token_ids is None:
+            same = base.text == spec.text and base.reasoning == spec.reasoning
+            return ("identical" if same else "diverged"), None
+        index = first_difference(base.token_ids, spec.token_ids)
+        return ("identical", None) if index is None else ("diverged", index)
+
+    def _caveats(self, b: LaneNumbers, s: LaneNumbers, text: TextVerdict) -> tuple[Caveat, ...]:
+        """What could spoil the comparison, in a fixed order."""
+        lanes = list(self.lanes.values())
+        records = [lane.record for lane in lanes if lane.record is not None]
+        cached = [lane.usage.cached_tokens or 0 for lane in lanes]
+        over = all(lane.ended for lane in lanes)
+        found: dict[Caveat, bool] = dict.fromkeys(self._conditions, True)
+        found["cached_prompt"] = any(cached)
+        found["prefix_cache_differs"] = over and cached[0] != cached[1]
+        found["tokens_estimated"] = b.tokens_estimated or s.tokens_estimated
+        found["lengths_differ"] = over and b.completion_tokens != s.completion_tokens
+        found["retried"] = any(lane.retried for lane in lanes)
+        found["other_traffic"] = any(not record.exclusive for record in records)
+        found["counters_reset"] = any(record.reset for record in records)
+        found["no_drafts"] = any(record.drafted == 0 and record.certain for record in records)
+        found["text_diverged"] = text == "diverged"
+        return tuple(caveat for caveat, holds in found.items() if holds)
+
+
+def judge(speedup: float | None) -> Verdict | None:
+    """The verdict in one word: "same" within 2 % either way, where one race cannot tell."""
+    if speedup is None:
+        return None
+    if abs(speedup - 1) <= SAME_WITHIN:
+        return "same"
+    return "faster" if speedup > 1 else "slower"
+
+
+def first_difference(one: list[int], other: list[int]) -> int | None:
+    """Index of the first token that differs (a shorter sequence differs where it ends), None when equal."""
+    for index, (a, b) in enumerate(zip(one, other, strict=False)):
+        if a != b:
+            return index
+    return None if len(one) == len(other) else min(len(one), len(other))
+
+
+def _span(start_ms: float | None, end_ms: float | None) -> float | None:
+    return None if start_ms is None or end_ms is None else end_ms - start_ms

@@ -1,0 +1,218 @@
+"""Races for good: SQLite, one writer thread, WAL, migrations by user_version.
+
+The loop only puts events on a queue; the thread writes them in one transaction a few times a second, so a killed app
+leaves at most the last moment unwritten. Such a race is found at the next start and ended as interrupted.
+"""
+
+from __future__ import annotations
+
+import queue
+import sqlite3
+import threading
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import TypeVar
+
+import anyio.to_thread
+import msgspec
+import structlog
+
+from app.errors import SettingsError
+from app.race.events import Event, RaceFinished, from_json, to_json
+from app.race.summary import RaceMeta, RaceSummary, StoredRace, fold, summarize
+
+WRITE_EVERY_S = 0.25
+
+_MIGRATIONS = (
+    """
+    CREATE TABLE races (
+        seq INTEGER PRIMARY KEY AUTOINCREMENT,
+        id TEXT NOT NULL UNIQUE,
+        meta TEXT NOT NULL,
+        summary TEXT
+    );
+    CREATE TABLE events (
+        race_id TEXT NOT NULL REFERENCES races(id) ON DELETE CASCADE,
+        n INTEGER NOT NULL,
+        event TEXT NOT NULL,
+        PRIMARY KEY (race_id, n)
+    ) WITHOUT ROWID;
+    """,
+)
+
+_log = structlog.get_logger()
+T = TypeVar("T")
+_Work = Callable[[sqlite3.Connection], None]
+
+
+class Store:
+    """The database. Open it once; writes may come from the event loop without waiting."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._work: queue.SimpleQueue[_Work | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._write, name="store", daemon=True)
+        self.broken: str | None = None
+        """Why the last batch could not be written, None when all is well."""
+
+    def open(self) -> None:
+        """Create or migrate the file, end what an earlier process left unfinished, start the writer.
+
+        Raises:
+            SettingsError: the file cannot be used.
+        """
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            with closing(self._connect()) as connection, connection:
+                _migrate(connection, self._path)
+                _interrupt_unfinished(connection)
+        except (OSError, sqlite3.Error) as error:
+            reason = f"{self._path.name} cannot be used as a database ({error})"
+            raise SettingsError("SPECRACE_DATABASE", reason, "Give a file in a folder that can be written") from None
+        self._thread.start()
+
+    def close(self) -> None:
+        """Write what is queued and end the thread."""
+        self._work.put(None)
+        self._thread.join(timeout=10)
+
+    # --- writing (app.race.hub.Keeper) ------------------------------------------------------------------
+
+    def begin(self, meta: RaceMeta) -> None:
+        """A race exists."""
+        self._work.put(
+            lambda db: _run(
+                db, "INSERT INTO races (id, meta) VALUES (?, ?)", meta.id, msgspec.json.encode(meta).decode()
+            )
+        )
+
+    def keep(self, race_id: str, event_id: int, event: Event) -> None:
+        """An event happened."""
+        self._work.put(
+            # a race that was deleted while it ran takes no more events
+            lambda db: _run(
+                db,
+                "INSERT INTO events (race_id, n, event) SELECT id, ?, ? FROM races WHERE id = ?",
+                event_id,
+                to_json(event).decode(),
+                race_id,
+            )
+        )
+
+    def finish(self, summary: RaceSummary) -> None:
+        """A race is over; its summary serves the list."""
+        body = msgspec.json.encode(summary).decode()
+        self._work.put(lambda db: _run(db, "UPDATE races SET summary = ? WHERE id = ?", body, summary.id))
+
+    def delete(self, race_id: str) -> None:
+        """Forget a race."""
+        self._work.put(lambda db: _run(db, "DELETE FROM races WHERE id = ?", race_id))
+
+    async def written(self) -> None:
+        """Wait until everything queued so far is on disk."""
+        done = threading.Event()
+        self._work.put(lambda _: done.set())
+        await anyio.to_thread.run_sync(done.wait, 10.0)
+
+    # --- reading ----------------------------------------------------------------------------------------
+
+    async def race(self, race_id: str) -> StoredRace | None:
+        """One race with all its events."""
+
+        def read(db: sqlite3.Connection) -> StoredRace | None:
+            row = db.execute("SELECT meta FROM races WHERE id = ?", (race_id,)).fetchone()
+            if row is None:
+                return None
+            events = db.execute("SELECT event FROM events WHERE race_id = ? ORDER BY n", (race_id,)).fetchall()
+            return StoredRace(msgspec.json.decode(row[0], type=RaceMeta), [from_json(event) for (event,) in events])
+
+        return await self._read(read)
+
+    async def summaries(self, *, limit: int, before: str | None = None) -> list[RaceSummary]:
+        """Races that are over, newest first; ``before`` is the id of the last one already seen."""
+
+        def read(db: sqlite3.Connection) -> list[RaceSummary]:
+            rows = db.execute(
+                "SELECT summary FROM races WHERE summary IS NOT NULL"
+                " AND seq < coalesce((SELECT seq FROM races WHERE id = ?), 1 << 62) ORDER BY seq DESC LIMIT ?",
+                (before, limit),
+            ).fetchall()
+            return [msgspec.json.decode(row[0], type=RaceSummary) for row in rows]
+
+        return await self._read(read)
+
+    async def _read(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        def in_thread() -> T:
+            with closing(self._connect()) as connection:
+                return work(connection)
+
+        return await anyio.to_thread.run_sync(in_thread)
+
+    # --- the thread -------------------------------------------------------------------------------------
+
+    def _connect(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(self._path, timeout=5)
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = NORMAL")
+        connection.execute("PRAGMA foreign_keys = ON")
+        return connection
+
+    def _write(self) -> None:
+        stop = threading.Event()
+        with closing(self._connect()) as connection:
+            ended = False
+            while not ended:
+                batch = [self._work.get()]
+                while not self._work.empty():
+                    batch.append(self._work.get())
+                ended = None in batch
+                self._write_batch(connection, [work for work in batch if work is not None])
+                if not ended:
+                    stop.wait(WRITE_EVERY_S)
+
+    def _write_batch(self, connection: sqlite3.Connection, batch: list[_Work]) -> None:
+        try:
+            with connection:
+                for work in batch:
+                    work(connection)
+            self.broken = None
+        except sqlite3.Error as error:
+            # a full disk must not end the show: races go on in memory, and /readyz says what is wrong
+            self.broken = str(error)
+            _log.error("races cannot be written", error=str(error))
+
+
+def _run(db: sqlite3.Connection, sql: str, *values: object) -> None:
+    db.execute(sql, values)
+
+
+def _migrate(connection: sqlite3.Connection, path: Path) -> None:
+    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    if version > len(_MIGRATIONS):
+        raise SettingsError(
+            "SPECRACE_DATABASE",
+            f"{path.name} was written by a newer version of Specrace",
+            "Update Specrace, or give another file",
+        )
+    for number, script in enumerate(_MIGRATIONS[version:], start=version + 1):
+        connection.executescript(f"BEGIN; {script} PRAGMA user_version = {number}; COMMIT;")
+
+
+def _interrupt_unfinished(connection: sqlite3.Connection) -> None:
+    """End races that a killed app left open, so that they are shown for what they are."""
+    for race_id, meta_text in connection.execute("SELECT id, meta FROM races WHERE summary IS NULL").fetchall():
+        rows = connection.execute("SELECT event FROM events WHERE race_id = ? ORDER BY n", (race_id,)).fetchall()
+        events = [from_json(event) for (event,) in rows]
+        board = fold(events)
+        if not board.over:
+            last = RaceFinished(t_ms=board.now_ms, status="interrupted")
+            board.apply(last)
+            connection.execute(
+                "INSERT INTO events (race_id, n, event) VALUES (?, ?, ?)",
+                (race_id, len(events) + 1, to_json(last).decode()),
+            )
+        summary = summarize(msgspec.json.decode(meta_text, type=RaceMeta), board)
+        connection.execute(
+            "UPDATE races SET summary = ? WHERE id = ?", (msgspec.json.encode(summary).decode(), race_id)
+        )

@@ -1,0 +1,177 @@
+"""What vLLM and its look-alikes send in one message of a stream, decoded to a Chunk. Pure.
+
+Covers chat (``delta``) and completions (``text``), reasoning under both names, tokens by id, by running usage
+or not at all. Everything optional may be missing or null.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import msgspec
+from msgspec import Struct
+
+from app.race.acceptance import record_from_metrics
+from app.race.types import Chunk, Usage
+
+
+class _Details(Struct):
+    cached_tokens: int | None = None
+
+
+class _Usage(Struct):
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    prompt_tokens_details: _Details | None = None
+
+
+class _Delta(Struct):
+    content: str | None = None
+    refusal: str | None = None
+    reasoning: str | None = None
+    reasoning_content: str | None = None
+    tool_calls: list[Any] | None = None
+    function_call: Any = None
+
+
+class _Choice(Struct):
+    index: int = 0
+    delta: _Delta | None = None
+    text: str | None = None
+    token_ids: tuple[int, ...] | None = None
+    finish_reason: str | None = None
+
+
+class _Message(Struct):
+    choices: list[_Choice] | None = None
+    usage: _Usage | None = None
+    metrics: Any = None
+    error: Any = None
+    object: str | None = None
+    message: Any = None
+    detail: Any = None
+
+
+_decoder: msgspec.json.Decoder[_Message] = msgspec.json.Decoder(_Message)
+
+
+class ErrorFrame(Exception):
+    """The server reported an error inside the stream. ``text`` is its own message."""
+
+    def __init__(self, text: str, kind: str | None = None, code: int | None = None) -> None:
+        super().__init__(text)
+        self.text, self.kind, self.code = text, kind, code
+
+
+class BadFrame(Exception):
+    """A message that is no chunk of ours. ``reason`` says what is wrong with it."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class ChunkDecoder:
+    """Decodes the messages of one stream; remembers what running counts need.
+
+    Tokens are counted by ``token_ids``, else by running usage (its highest value so far: it may be wrong until
+    the end, P05), else not at all.
+    """
+
+    def __init__(self) -> None:
+        self._counted = 0
+        self._text_chunks = 0
+
+    def decode(self, data: bytes, at_ns: int) -> Chunk | None:
+        """The chunk in ``data``, None when it brings nothing (role only, empty choices).
+
+        Raises:
+            ErrorFrame: the message is an error object, of whatever shape.
+            BadFrame: the message is not JSON or has a field of the wrong type.
+        """
+        try:
+            message = _decoder.decode(data)
+        except msgspec.ValidationError as error:
+            raise error_in(data) or BadFrame(f"a field of a chunk has the wrong type ({error})") from None
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            raise BadFrame("a message of the stream is not JSON") from None
+        if message.error is not None or message.object == "error":
+            raise error_in(data) or ErrorFrame("unknown error")
+        if message.choices is None and message.usage is None and (message.detail or message.message):
+            raise error_in(data) or ErrorFrame("unknown error")
+        choice = next((c for c in message.choices or () if c.index == 0), None)
+        usage = _usage(message.usage)
+        spec = record_from_metrics(message.metrics)
+        if choice is None:
+            return None if usage is None and spec is None else Chunk(at_ns=at_ns, usage=usage, spec=spec)
+        return self._chunk(choice, usage, at_ns, spec=spec)
+
+    def _chunk(self, choice: _Choice, usage: Usage | None, at_ns: int, **rest: Any) -> Chunk | None:
+        delta = choice.delta or _Delta()
+        text = choice.text or delta.content or delta.refusal or ""
+        reasoning = delta.reasoning or delta.reasoning_content or ""
+        tool_call = bool(delta.tool_calls or delta.function_call)
+        ids = choice.token_ids
+        if not (text or reasoning or tool_call or ids or choice.finish_reason or rest["spec"]):
+            return None
+        brings = bool(text or reasoning or tool_call or ids)
+        tokens, exact = self._count(ids, usage) if brings else (0, True)
+        return Chunk(
+            at_ns=at_ns,
+            text=text,
+            reasoning=reasoning,
+            tokens=tokens,
+            tokens_exact=exact,
+            token_ids=ids if ids is not None or brings else (),
+            tool_call=tool_call,
+            finish_reason=choice.finish_reason,
+            **rest,
+        )
+
+    def _count(self, ids: tuple[int, ...] | None, usage: Usage | None) -> tuple[int | None, bool]:
+        """Tokens that this chunk brought, and whether that count can be trusted."""
+        self._text_chunks += 1
+        running = usage.completion_tokens if usage else None
+        if ids is not None:
+            self._counted += len(ids)
+            return len(ids), True
+        if running is None:
+            return None, False
+        tokens = max(0, running - self._counted)
+        self._counted += tokens
+        # every chunk with text holds at least a token: fewer tokens than chunks is a count that lies
+        return tokens, self._counted >= self._text_chunks and running >= self._counted
+
+
+def _usage(usage: _Usage | None) -> Usage | None:
+    if usage is None:
+        return None
+    return Usage(
+        prompt_tokens=usage.prompt_tokens,
+        completion_tokens=usage.completion_tokens,
+        cached_tokens=usage.prompt_tokens_details.cached_tokens if usage.prompt_tokens_details else None,
+    )
+
+
+def error_in(data: bytes) -> ErrorFrame | None:
+    """The error object in a JSON body or frame: ``{"error": {...}}``, ``{"error": "text"}``, the flat form with
+    ``"object": "error"``, or ``{"detail": ...}``. None when there is none."""
+    try:
+        body = msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    if not isinstance(body, dict):
+        return None
+    fields = cast("dict[str, Any]", body)
+    error = fields.get("error")
+    if isinstance(error, dict):
+        fields = cast("dict[str, Any]", error)
+    elif error is not None:
+        return ErrorFrame(str(error))
+    elif fields.get("object") != "error" and not (
+        "choices" not in fields and ("detail" in fields or "message" in fields)
+    ):
+        return None
+    text = fields.get("message") or fields.get("detail") or "no message"
+    kind, code = fields.get("type"), fields.get("code")
+    return ErrorFrame(str(text), kind if isinstance(kind, str) else None, code if isinstance(code, int) else None)
