@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import anyio
-import click
 import typer
+from typer.exceptions import TyperException
 
 from app.errors import SettingsError, SpecraceError, UnknownRace
 
 cli = typer.Typer(
-    add_completion=False, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False, help=__doc__
+    add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False, help=__doc__
 )
 
 Host = Annotated[str, typer.Option(help="Address to listen on.")]
@@ -25,16 +25,13 @@ def main(arguments: list[str] | None = None) -> None:
     """Entry point. Exits 0, 1 (found wanting), 2 (wrong use) or 130 (interrupted)."""
     try:
         status = cli(args=arguments, prog_name="specrace", standalone_mode=False)
-    except click.exceptions.NoArgsIsHelpError as error:
-        click.echo(error.format_message())
-        status = 2
-    except click.ClickException as error:
-        click.echo(f"specrace: {error.format_message()} (see specrace --help)", err=True)
+    except TyperException as error:
+        typer.echo(f"specrace: {' '.join(error.format_message().split())} (see specrace --help)", err=True)
         status = 2
     except SpecraceError as error:
-        click.echo(f"specrace: {error}", err=True)
+        typer.echo(f"specrace: {error}", err=True)
         status = 2
-    except (click.Abort, KeyboardInterrupt):
+    except (typer.Abort, KeyboardInterrupt):
         status = 130
     sys.exit(status if isinstance(status, int) else 0)
 
@@ -95,7 +92,7 @@ def up(
         return
     chosen = load_profile(profile) if profile else default_profile()
     if dry_run:
-        click.echo(dry_run_text(chosen))
+        typer.echo(dry_run_text(chosen))
         return
     from app import run
 

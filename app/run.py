@@ -7,8 +7,8 @@ import sys
 from collections.abc import Mapping
 
 import anyio
-import click
 import structlog
+import typer
 
 from app.errors import SettingsError
 from app.main import Background, create_app, make_lanes, make_services
@@ -69,8 +69,8 @@ def up(settings: Settings, server: Server, profile: Profile) -> None:
 
     async def start() -> None:
         pair = Pair(profile, cache_dir=cache_folder())
-        endpoints = {lane: parse_endpoint(lane, pair.base_url(lane)) for lane in LANES}
-        methods = {lane: method for lane in LANES if (method := pair.identity(lane).method)}
+        endpoints: dict[LaneName, Endpoint] = {lane: parse_endpoint(lane, pair.base_url(lane)) for lane in LANES}
+        methods: dict[LaneName, str] = {lane: method for lane in LANES if (method := pair.identity(lane).method)}
         lanes = make_lanes(settings, endpoints, methods)
         services = make_services(settings, lanes, pair, conditions_of(profile))
         pair.warm_up = lambda lane, _: warm_up(lanes[lane])
@@ -117,7 +117,7 @@ def _first(group: BaseExceptionGroup[SettingsError]) -> SettingsError:
 
 async def _run(services: Services, server: Server, taken: socket.socket, *background: Background) -> None:
     shown = f"[{server.host}]" if ":" in server.host else server.host
-    click.echo(
+    typer.echo(
         f"Specrace: http://{shown}:{server.port}  (presenter token: {services.settings.presenter_token})", err=True
     )
     app = create_app(services, background=background)
@@ -134,7 +134,7 @@ async def _tell(pair: Pair) -> None:
                 line = (
                     f"{lane:>11}  {progress.phase.replace('_', ' '):<18} {progress.elapsed_s:5.0f} s  {progress.detail}"
                 )
-                click.echo(line, err=True)
+                typer.echo(line, err=True)
         told = {lane: (progress.phase, progress.detail) for lane, progress in now.items()}
         sys.stderr.flush()
         await anyio.sleep(0.5)

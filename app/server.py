@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import socket
 import sys
@@ -44,7 +45,7 @@ def bind(server: Server) -> socket.socket:
 class _Server(uvicorn.Server):
     """Tells the app about SIGTERM at once, not when all connections are closed: streams end because races end."""
 
-    def __init__(self, config: uvicorn.Config, leaving: Callable[[], None]) -> None:
+    def __init__(self, config: uvicorn.Config, leaving: Callable[[], object]) -> None:
         super().__init__(config)
         self._leaving = leaving
 
@@ -55,7 +56,11 @@ class _Server(uvicorn.Server):
 
 
 async def serve_until_signal(app: FastAPI, taken: socket.socket, *, leaving: Callable[[], None]) -> None:
-    """Serve until a signal comes. One process: races live in its memory."""
+    """Serve until a signal comes. One process: races live in its memory.
+
+    ``leaving`` is called on the loop as soon as the signal is there.
+    """
+    loop = asyncio.get_running_loop()
     config = uvicorn.Config(
         app,
         http="httptools",
@@ -66,7 +71,7 @@ async def serve_until_signal(app: FastAPI, taken: socket.socket, *, leaving: Cal
         proxy_headers=False,
         ws="none",
     )
-    await _Server(config, leaving).serve([taken])
+    await _Server(config, lambda: loop.call_soon_threadsafe(leaving)).serve([taken])
 
 
 def configure_logs() -> None:

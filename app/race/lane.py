@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import anyio
 import msgspec
+from msgspec import structs
 
 from app.race import counters
 from app.race.clock import MonotonicNs, monotonic_ns, ms_between
@@ -84,24 +85,28 @@ class LaneServer:
             self.state = self._trouble(error.error, status=status)
             return self.state
         latency_ms = ms_between(began, self._clock())
+        self.state = structs.replace(await self._known(model), max_model_len=max_len, latency_ms=latency_ms)
+        return self.state
+
+    async def _known(self, model: str) -> EndpointState:
+        """The state of a server that answers. What cannot change while it runs is asked for once: reading 50 kB of
+        /metrics every few seconds would be felt by a small engine."""
+        if self.state.status == "ready" and self.state.speculating is not None and self.state.identity.model == model:
+            return self.state
         read = await self.counters(PROBE_S)
         speculating = None if read is None else read.speculating
-        k = read.num_speculative_tokens if read else None
         method = self._method or ("unknown" if speculating else None)
-        self.state = EndpointState(
+        return EndpointState(
             lane=self.lane,
             status="ready",
             identity=LaneIdentity(
                 model=model,
                 method=method if speculating is not False else None,
-                num_speculative_tokens=k if speculating else None,
+                num_speculative_tokens=read.num_speculative_tokens if read and speculating else None,
             ),
             speculating=speculating,
-            max_model_len=max_len,
-            version=self.state.version or await self._version(),
-            latency_ms=latency_ms,
+            version=await self._version(),
         )
-        return self.state
 
     def _trouble(self, error: LaneError, *, status: Any) -> EndpointState:
         known = self.state.identity
@@ -109,6 +114,10 @@ class LaneServer:
 
     async def _models(self, timeout_s: float) -> tuple[str, int | None]:
         answer = await self.upstream.get("/v1/models", timeout_s=timeout_s)
+        configured = self.upstream.endpoint.model
+        if configured and answer.status_code in (404, 405):
+            # a gateway that lists no models may serve this one all the same
+            return configured, None
         if answer.status_code != 200:
             raise from_status(answer.status_code, answer.content)
         try:

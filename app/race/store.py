@@ -17,9 +17,10 @@ from typing import TypeVar
 import anyio.to_thread
 import msgspec
 import structlog
+from msgspec import Struct
 
 from app.errors import SettingsError
-from app.race.events import Event, RaceFinished, from_json, to_json
+from app.race.events import Event, RaceFinished
 from app.race.summary import RaceMeta, RaceSummary, StoredRace, fold, summarize
 
 WRITE_EVERY_S = 0.25
@@ -32,18 +33,26 @@ _MIGRATIONS = (
         meta TEXT NOT NULL,
         summary TEXT
     );
+    -- events in the batches in which they were written: a JSON array of events first_id, first_id + 1, ...
     CREATE TABLE events (
         race_id TEXT NOT NULL REFERENCES races(id) ON DELETE CASCADE,
-        n INTEGER NOT NULL,
-        event TEXT NOT NULL,
-        PRIMARY KEY (race_id, n)
+        first_id INTEGER NOT NULL,
+        batch TEXT NOT NULL,
+        PRIMARY KEY (race_id, first_id)
     ) WITHOUT ROWID;
     """,
 )
 
+_batches: msgspec.json.Decoder[list[Event]] = msgspec.json.Decoder(list[Event])
 _log = structlog.get_logger()
 T = TypeVar("T")
 _Work = Callable[[sqlite3.Connection], None]
+
+
+class _Kept(Struct, frozen=True):
+    race_id: str
+    event_id: int
+    event: Event
 
 
 class Store:
@@ -51,7 +60,7 @@ class Store:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._work: queue.SimpleQueue[_Work | None] = queue.SimpleQueue()
+        self._work: queue.SimpleQueue[_Work | _Kept | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._write, name="store", daemon=True)
         self.broken: str | None = None
         """Why the last batch could not be written, None when all is well."""
@@ -88,17 +97,8 @@ class Store:
         )
 
     def keep(self, race_id: str, event_id: int, event: Event) -> None:
-        """An event happened."""
-        self._work.put(
-            # a race that was deleted while it ran takes no more events
-            lambda db: _run(
-                db,
-                "INSERT INTO events (race_id, n, event) SELECT id, ?, ? FROM races WHERE id = ?",
-                event_id,
-                to_json(event).decode(),
-                race_id,
-            )
-        )
+        """An event happened. Cheap: it is encoded and written by the thread, with what came beside it."""
+        self._work.put(_Kept(race_id, event_id, event))
 
     def finish(self, summary: RaceSummary) -> None:
         """A race is over; its summary serves the list."""
@@ -124,8 +124,7 @@ class Store:
             row = db.execute("SELECT meta FROM races WHERE id = ?", (race_id,)).fetchone()
             if row is None:
                 return None
-            events = db.execute("SELECT event FROM events WHERE race_id = ? ORDER BY n", (race_id,)).fetchall()
-            return StoredRace(msgspec.json.decode(row[0], type=RaceMeta), [from_json(event) for (event,) in events])
+            return StoredRace(msgspec.json.decode(row[0], type=RaceMeta), _read_events(db, race_id))
 
         return await self._read(read)
 
@@ -171,16 +170,36 @@ class Store:
                 if not ended:
                     stop.wait(WRITE_EVERY_S)
 
-    def _write_batch(self, connection: sqlite3.Connection, batch: list[_Work]) -> None:
+    def _write_batch(self, connection: sqlite3.Connection, batch: list[_Work | _Kept]) -> None:
         try:
             with connection:
+                events: dict[str, tuple[int, list[Event]]] = {}
                 for work in batch:
+                    if isinstance(work, _Kept):
+                        events.setdefault(work.race_id, (work.event_id, []))[1].append(work.event)
+                        continue
+                    # what was queued first is written first
+                    _write_events(connection, events)
                     work(connection)
+                _write_events(connection, events)
             self.broken = None
         except sqlite3.Error as error:
             # a full disk must not end the show: races go on in memory, and /readyz says what is wrong
             self.broken = str(error)
             _log.error("races cannot be written", error=str(error))
+
+
+def _write_events(db: sqlite3.Connection, events: dict[str, tuple[int, list[Event]]]) -> None:
+    for race_id, (first_id, batch) in events.items():
+        # a race that was deleted while it ran takes no more events
+        sql = "INSERT INTO events (race_id, first_id, batch) SELECT id, ?, ? FROM races WHERE id = ?"
+        db.execute(sql, (first_id, msgspec.json.encode(batch).decode(), race_id))
+    events.clear()
+
+
+def _read_events(db: sqlite3.Connection, race_id: str) -> list[Event]:
+    rows = db.execute("SELECT batch FROM events WHERE race_id = ? ORDER BY first_id", (race_id,)).fetchall()
+    return [event for (batch,) in rows for event in _batches.decode(batch)]
 
 
 def _run(db: sqlite3.Connection, sql: str, *values: object) -> None:
@@ -202,16 +221,12 @@ def _migrate(connection: sqlite3.Connection, path: Path) -> None:
 def _interrupt_unfinished(connection: sqlite3.Connection) -> None:
     """End races that a killed app left open, so that they are shown for what they are."""
     for race_id, meta_text in connection.execute("SELECT id, meta FROM races WHERE summary IS NULL").fetchall():
-        rows = connection.execute("SELECT event FROM events WHERE race_id = ? ORDER BY n", (race_id,)).fetchall()
-        events = [from_json(event) for (event,) in rows]
+        events = _read_events(connection, race_id)
         board = fold(events)
         if not board.over:
             last = RaceFinished(t_ms=board.now_ms, status="interrupted")
             board.apply(last)
-            connection.execute(
-                "INSERT INTO events (race_id, n, event) VALUES (?, ?, ?)",
-                (race_id, len(events) + 1, to_json(last).decode()),
-            )
+            _write_events(connection, {race_id: (len(events) + 1, [last])})
         summary = summarize(msgspec.json.decode(meta_text, type=RaceMeta), board)
         connection.execute(
             "UPDATE races SET summary = ? WHERE id = ?", (msgspec.json.encode(summary).decode(), race_id)

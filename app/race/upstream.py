@@ -7,8 +7,9 @@ server generate on for nobody.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
+import asyncio
+from collections.abc import Callable, Generator
+from contextlib import AbstractAsyncContextManager, contextmanager
 from typing import Any
 
 import anyio
@@ -28,6 +29,10 @@ Sent = Callable[[int, bool], None]
 """Called with the stamp (ns) of a request going out, and whether it is a second attempt."""
 Receive = Callable[[Chunk], None]
 """Called with every chunk, in order, on the event loop."""
+
+
+LOOK_EVERY_S = 0.25
+"""How late a time limit may be noticed."""
 
 
 class Timeouts(Struct, frozen=True, kw_only=True):
@@ -144,12 +149,12 @@ class Upstream:
 
     async def _attempt(self, spec: RaceSpec, model: str, again: bool, sent: Sent, receive: Receive) -> None:
         progress = _Progress(receive)
-        with anyio.CancelScope(deadline=anyio.current_time() + self._timeouts.first_token_s) as scope:
+        with anyio.CancelScope() as scope, _watchdog(scope, progress, self._timeouts):
             token = on_send.set(lambda: sent(self._clock(), again))
             try:
                 async with self._request(spec, model) as response:
                     await _check_is_stream(response)
-                    await self._read(response, progress, scope)
+                    await self._read(response, progress)
             except openai.BadRequestError:
                 raise
             except (openai.OpenAIError, httpx2.HTTPError, OSError) as error:
@@ -170,7 +175,7 @@ class Upstream:
         create: Any = resource.with_streaming_response.create
         return create(**body)
 
-    async def _read(self, response: AsyncAPIResponse[Any], progress: _Progress, scope: anyio.CancelScope) -> None:
+    async def _read(self, response: AsyncAPIResponse[Any], progress: _Progress) -> None:
         """Read until [DONE] or the end of the body; raises UpstreamError for an end that is none."""
         lines, decoder = SseLines(), ChunkDecoder()
         async for received in response.http_response.aiter_bytes():
@@ -189,8 +194,6 @@ class Upstream:
                 chunk = _decode(decoder, message, at_ns)
                 if chunk is not None:
                     progress.take(chunk)
-            if progress.tokens:
-                scope.deadline = anyio.current_time() + self._timeouts.stall_s
         if not progress.finished:
             raise UpstreamError(
                 "cut_off",
@@ -206,13 +209,42 @@ class _Progress:
     def __init__(self, receive: Receive) -> None:
         self._receive = receive
         self.anything = self.tokens = self.finished = False
+        self.chunks = 0
 
     def take(self, chunk: Chunk) -> None:
         """Note the chunk and hand it on."""
         self.anything = True
+        self.chunks += 1
         self.tokens = self.tokens or bool(chunk.text or chunk.reasoning or chunk.token_ids or chunk.tool_call)
         self.finished = self.finished or chunk.finish_reason is not None
         self._receive(chunk)
+
+
+@contextmanager
+def _watchdog(scope: anyio.CancelScope, progress: _Progress, limits: Timeouts) -> Generator[None]:
+    """Cancel ``scope`` when no token comes for too long. One timer that looks again when it is due: moving a deadline
+    at every chunk would cost more than decoding the chunk."""
+    loop = asyncio.get_running_loop()
+    # chunks seen so far, and until when the next one has to come
+    seen, until = 0, loop.time() + limits.first_token_s
+    timer: asyncio.TimerHandle | None = None
+
+    def look() -> None:
+        nonlocal seen, until, timer
+        now = loop.time()
+        if progress.tokens and progress.chunks != seen:
+            seen, until = progress.chunks, now + limits.stall_s
+        if now >= until:
+            scope.cancel()
+            return
+        timer = loop.call_later(min(until - now, LOOK_EVERY_S), look)
+
+    look()
+    try:
+        yield
+    finally:
+        if timer is not None:
+            timer.cancel()
 
 
 def _decode(decoder: ChunkDecoder, message: SseMessage, at_ns: int) -> Chunk | None:

@@ -11,7 +11,7 @@ from typing import Any, cast
 import msgspec
 from msgspec import Struct
 
-from app.race.acceptance import record_from_metrics
+from app.race.records import record_from_metrics
 from app.race.types import Chunk, Usage
 
 

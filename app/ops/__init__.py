@@ -1,0 +1,1 @@
+"""Operations: the two vLLM processes, their profiles, what the endpoints are doing."""

@@ -1,0 +1,1 @@
+"""HTTP and HTML. No arithmetic: every number arrives from app.race.scoreboard."""

@@ -1,0 +1,130 @@
+"""What visitors ask for, checked: a form or a JSON body to a RaceSpec."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from app.errors import InvalidRace, TooLong
+from app.race.types import RaceSpec, Sampling, Schedule
+from app.race.workloads import Workload, Workloads
+from app.settings import Settings
+
+
+class RaceBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """JSON of POST /api/races. Nothing here can name a host, a model or a key."""
+
+    workload: str | None = None
+    prompt: str | None = None
+    system: str | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    seed: int | None = None
+    max_tokens: int | None = None
+    ignore_eos: bool | None = None
+    schedule: Schedule = "together"
+
+
+CUSTOM = Sampling(temperature=0.0, top_p=1.0, seed=0, max_tokens=256, ignore_eos=False)
+"""Sampling of "Your prompt" where nothing else is said."""
+
+
+def from_json_body(body: bytes) -> RaceBody:
+    """The body of POST /api/races.
+
+    Raises:
+        InvalidRace: it is not JSON, or a field is unknown or of the wrong type.
+    """
+    try:
+        return msgspec.json.decode(body, type=RaceBody)
+    except msgspec.ValidationError as error:
+        text = str(error)
+        field = text.split("`")[1].removeprefix("$.") if "`" in text else "body"
+        raise InvalidRace(field, text, "See GET /api/workloads and the README for the fields") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InvalidRace(
+            "body", f"is not JSON ({error})", 'Send a JSON object such as {"workload": "json-records"}'
+        ) from None
+
+
+def from_form(form: dict[str, str]) -> RaceBody:
+    """The page's form; empty fields are not given.
+
+    Raises:
+        InvalidRace: a number is none, or the schedule is unknown.
+    """
+    given: dict[str, Any] = {
+        name: value for name, value in form.items() if value != "" and name in RaceBody.__struct_fields__
+    }
+    for name, kind in (("temperature", float), ("top_p", float), ("seed", int), ("max_tokens", int)):
+        if name in given:
+            try:
+                given[name] = kind(given[name])
+            except ValueError:
+                raise InvalidRace(name, f"{str(given[name])[:40]!r} is not a number", "Enter a number") from None
+    if "ignore_eos" in given:
+        given["ignore_eos"] = given["ignore_eos"] in ("on", "true", "1")
+    try:
+        return msgspec.convert(given, RaceBody)
+    except msgspec.ValidationError as error:
+        raise InvalidRace("form", str(error), "Reload the page and try again") from None
+
+
+def to_spec(body: RaceBody, workloads: Workloads, settings: Settings) -> RaceSpec:
+    """The race that ``body`` asks for: a workload as it stands, or changed by the fields given beside it.
+
+    Raises:
+        InvalidRace, TooLong: names the field, the reason and the remedy.
+    """
+    workload = _workload(body.workload, workloads)
+    prompt = body.prompt if body.prompt is not None else workload.prompt if workload else None
+    if prompt is None:
+        raise InvalidRace("prompt", "neither a prompt nor a workload is given", "Write a prompt or name a workload")
+    if not prompt.strip():
+        raise InvalidRace("prompt", "it is empty", "Write something for the models to go on from")
+    system = body.system if body.system is not None else workload.system if workload else None
+    length = len(prompt) + len(system or "")
+    if length > settings.max_prompt_chars:
+        reason = f"{length} characters, at most {settings.max_prompt_chars} are allowed"
+        raise TooLong("prompt", reason, "Shorten the prompt")
+    return RaceSpec(
+        workload=workload.name if workload else None,
+        prompt=prompt,
+        system=system or None,
+        sampling=_sampling(body, workload.sampling if workload else CUSTOM, settings),
+        schedule=body.schedule,
+    )
+
+
+def _workload(name: str | None, workloads: Workloads) -> Workload | None:
+    if name is None:
+        return None
+    workload = workloads.get(name)
+    if workload is None:
+        known = ", ".join(w.name for w in workloads.workload)
+        raise InvalidRace("workload", f"there is no workload {name[:60]!r}", f"Use one of {known}")
+    return workload
+
+
+def _sampling(body: RaceBody, base: Sampling, settings: Settings) -> Sampling:
+    temperature = base.temperature if body.temperature is None else body.temperature
+    top_p = base.top_p if body.top_p is None else body.top_p
+    seed = base.seed if body.seed is None else body.seed
+    max_tokens = min(base.max_tokens, settings.max_tokens) if body.max_tokens is None else body.max_tokens
+    if not 0 <= temperature <= 2:
+        raise InvalidRace("temperature", f"{temperature} is out of range", "Use 0 to 2")
+    if not 0 < top_p <= 1:
+        raise InvalidRace("top_p", f"{top_p} is out of range", "Use more than 0, at most 1")
+    if not 0 <= seed < 2**63:
+        raise InvalidRace("seed", f"{seed} is out of range", "Use a whole number from 0 on")
+    if not 1 <= max_tokens <= settings.max_tokens:
+        raise InvalidRace("max_tokens", f"{max_tokens} is out of range", f"Use 1 to {settings.max_tokens}")
+    return Sampling(
+        temperature=temperature,
+        top_p=top_p,
+        seed=seed,
+        max_tokens=max_tokens,
+        ignore_eos=base.ignore_eos if body.ignore_eos is None else body.ignore_eos,
+    )
