@@ -78,7 +78,9 @@ async def install(profile: Profile, cache_dir: Path, audience: Audience) -> None
         await runner.run(venv_command(uv, target), engine_environment(uv_variables()))
         backend = await _torch_backend(uv, profile, target, runner)
         audience.step("installing vLLM: a few gigabytes, once")
-        await runner.run(install_command(uv, profile, target, backend), engine_environment(uv_variables()))
+        if not await _installed_with(backend, uv, profile, target, runner):
+            backend = []
+            await runner.run(install_command(uv, profile, target), engine_environment(uv_variables()))
         _write_complete(target, profile, backend)
 
 
@@ -134,6 +136,18 @@ def hidden(cache_dir: Path) -> dict[str, str]:
     """This machine's folders and what is shown instead: paths are nobody's business on a projector."""
     shown = {str(ENGINE_FILES.parents[1]): "specrace", str(cache_dir): "cache", str(Path.home()): "~"}
     return {folder: name for folder, name in shown.items() if len(folder) > 1}
+
+
+async def _installed_with(backend: list[str], uv: str, profile: Profile, target: Path, runner: Runner) -> bool:
+    """Whether PyTorch's own index gave all that is needed; a mirror may have the page and not the files."""
+    if not backend:
+        return False
+    try:
+        await runner.run(install_command(uv, profile, target, backend), engine_environment(uv_variables()))
+    except EngineError as error:
+        runner.audience.step(f"PyTorch's own index did not do ({error.reason}); taking the default build")
+        return False
+    return True
 
 
 async def _torch_backend(uv: str, profile: Profile, target: Path, runner: Runner) -> list[str]:

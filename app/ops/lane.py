@@ -157,6 +157,8 @@ class Supervised:
                 reason = f"port {self.site.port} is in use. Stop what listens there, or change it in the profile"
                 return _End(reason, None)
             return await self._start_and_follow()
+        except OSError as error:  # no memory for a process, no disk for its log: this lane's trouble alone
+            return _End(f"it could not be started: {error.strerror or error}", None)
         finally:
             self._starting = False
             self._release_slot()

@@ -85,6 +85,7 @@ class BootLog:
         self._hide = sorted(hide.items(), key=lambda pair: -len(pair[0]))
         self._tail: deque[str] = deque(maxlen=TAIL_LINES)
         self._faults: list[str] = []
+        self._engine_died = False
 
     def feed(self, line: str) -> bool:
         """Take one line. Returns whether it is worth keeping in the file."""
@@ -98,8 +99,11 @@ class BootLog:
             return False
         self._tail.append(shown)
         # Warnings quote errors that might come; only what did come is a cause.
-        if not shown.startswith("WARNING") and (fault := FAULT.search(shown)) and not any(e in shown for e in ECHO):
-            self._faults = [*self._faults[-4:], fault[0]]
+        if not shown.startswith("WARNING") and (fault := FAULT.search(shown)):
+            if any(echo in shown for echo in ECHO):
+                self._engine_died = True
+            else:
+                self._faults = [*self._faults[-4:], fault[0]]
         return True
 
     def _advance(self, line: str) -> None:
@@ -129,14 +133,16 @@ class BootLog:
         """Why it ended, and what to do, in one line. ``code`` is the exit status (128 + N after signal N)."""
         if self._faults:
             reason = self._faults[-1]
+        elif self._engine_died:
+            reason = "its engine process died, often because memory ran out"
         elif code == 137:
             reason = "it was killed (signal 9), often because memory ran out"
         elif code > 128:
             reason = f"signal {code - 128} ended it"
         else:
-            reason = f"it ended with status {code}"
+            reason = f"it ended by itself with status {code}"
         remedy = next((remedy for sign, remedy in REMEDIES if sign in reason.lower()), None)
-        return f"{reason}. {remedy}" if remedy else reason
+        return f"{reason.rstrip('.')}. {remedy}" if remedy else reason
 
 
 def cause_of(lines: Iterable[str], code: int, hide: Mapping[str, str]) -> str:
