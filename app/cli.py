@@ -12,9 +12,7 @@ from typer.exceptions import TyperException
 
 from app.errors import SettingsError, SpecraceError, UnknownRace
 
-cli = typer.Typer(
-    add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False, help=__doc__
-)
+cli = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False, help=__doc__)
 
 Host = Annotated[str, typer.Option(help="Address to listen on.")]
 PortNumber = Annotated[int, typer.Option(help="Port of the page.", min=1, max=65535)]

@@ -109,9 +109,8 @@ def create_app(services: Services, *, background: tuple[Background, ...] = ()) -
         app.include_router(room.router)
     app.add_exception_handler(SpecraceError, _specrace_error)
     app.add_exception_handler(HTTPException, _http_error)
-    app.add_exception_handler(Exception, _unexpected)
     # four bytes a character at most, and room for the other fields
-    app.add_middleware(Guard, max_body_bytes=4 * services.settings.max_prompt_chars + 65_536)
+    app.add_middleware(Guard, max_body_bytes=4 * services.settings.max_prompt_chars + 65_536, failed=_unexpected)
     return app
 
 
@@ -152,8 +151,7 @@ async def _http_error(request: Request, error: Exception) -> Response:
     return await _specrace_error(request, found)
 
 
-async def _unexpected(request: Request, _: Exception) -> Response:
+async def _unexpected(request: Request) -> Response:
     # the traceback is in the log; nothing of it leaves the house
-    return await _specrace_error(
-        request, SpecraceError("server", "something unexpected happened", "Try again; the log says more")
-    )
+    found = SpecraceError("server", "something unexpected happened", "Try again; the log says more")
+    return await _specrace_error(request, found)

@@ -6,6 +6,8 @@ Names are matched whole, with and without ``_total``, and never by prefix: ``...
 
 from __future__ import annotations
 
+from math import isfinite
+
 from msgspec import Struct
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -51,7 +53,11 @@ def parse(text: str) -> Counters:
     """
     values: dict[SeriesKey, float] = {}
     created: dict[SeriesKey, float] = {}
-    families = list(text_string_to_metric_families(text))
+    try:
+        families = list(text_string_to_metric_families(text))
+    except (IndexError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        # the parser's own way of saying that a line is broken
+        raise ValueError(f"not the Prometheus format ({type(error).__name__})") from None
     if not families and text.strip():
         raise ValueError("no metric family in the answer")
     for family in families:
@@ -81,7 +87,7 @@ def growth(before: Counters, after: Counters) -> Growth | None:
     """Growth from ``before`` to ``after``, None where the server has no speculation counters.
 
     A series with a newer ``_created`` was reset for certain and its new value is its growth. A series that
-    went down without that proof, or that is gone, makes the growth uncertain.
+    went down without that proof, that is gone, or that is no number, makes the growth uncertain.
     """
     if not after.speculating or not before.speculating:
         return None
@@ -90,6 +96,9 @@ def growth(before: Counters, after: Counters) -> Growth | None:
     reset, certain = False, all(key in after.values for key in before.values)
     for key, value in after.values.items():
         was = before.values.get(key, 0.0)
+        if not (isfinite(value) and isfinite(was)):
+            certain = False
+            continue
         delta = value - was
         if after.created.get(key, 0.0) > before.created.get(key, 0.0) and key in before.created:
             reset, delta = True, value
@@ -107,7 +116,8 @@ def growth(before: Counters, after: Counters) -> Growth | None:
         accepted_at_least=tuple(round(positions[i]) for i in sorted(positions)),
         generated=round(sums[GENERATED]) if GENERATED in sums else None,
         reset=reset or not certain,
-        certain=certain,
+        # more accepted than drafted: the counters of one scrape belong to different moments
+        certain=certain and sums.get(ACCEPTED, 0.0) <= sums.get(DRAFTED, 0.0),
     )
 
 

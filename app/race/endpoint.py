@@ -49,10 +49,11 @@ def parse_endpoint(
     Raises:
         SettingsError: it is no http(s) URL of a server; names ``field`` and what is wrong.
     """
-    for name, value in ((field, url), (f"{field} (metrics)", metrics_url)):
-        if value is not None:
-            _check_url(name, value)
-    root = url.strip().rstrip("/")
+    url, metrics_url = url.strip(), metrics_url.strip() if metrics_url else None
+    _check_url(field, url)
+    if metrics_url is not None:
+        _check_url(f"{field} (metrics)", metrics_url)
+    root = url.rstrip("/")
     root = root.removesuffix("/v1").rstrip("/")
     return Endpoint(
         root=root, metrics_url=metrics_url or f"{root}/metrics", api_key=api_key or None, model=model or None
@@ -62,15 +63,18 @@ def parse_endpoint(
 def _check_url(field: str, url: str) -> None:
     remedy = "Give the server's address, such as http://127.0.0.1:8101"
     shown = url if len(url) < 100 else url[:97] + "..."
+    if any(char.isspace() or not char.isprintable() for char in url):
+        raise SettingsError(field, f"{shown!r} has a space or control character in it", remedy)
     try:
-        parts = urlsplit(url.strip())
+        parts = urlsplit(url)
         port_ok = parts.port is None or parts.port > 0
     except ValueError as error:
-        raise SettingsError(field, f"{shown!r} is not a URL ({error})", remedy) from None
+        raise SettingsError(field, f"it is not a URL ({error})", remedy) from None
+    if "@" in parts.netloc:
+        # said without repeating it: it goes to a log or a screen
+        raise SettingsError(field, "the URL holds a user name or password", "Put the key in SPECRACE_*_API_KEY instead")
     if parts.scheme not in ("http", "https") or not parts.hostname or not port_ok:
         raise SettingsError(field, f"{shown!r} is not an http:// or https:// URL with a host", remedy)
-    if parts.username or parts.password:
-        raise SettingsError(field, "the URL holds a user name or password", "Put the key in SPECRACE_*_API_KEY instead")
     if parts.query or parts.fragment:
         raise SettingsError(field, f"{shown!r} has a query or fragment", remedy)
 
@@ -121,14 +125,32 @@ def _without_openai_variables() -> Generator[None]:
 
 def make_http(endpoint: Endpoint, *, connect_timeout_s: float) -> httpx2.AsyncClient:
     """The lane's own connections. Only connecting has a time limit here: how long to wait for a first token and how
-    long between two chunks is the reader's business (app.race.upstream)."""
+    long between two chunks is the reader's business (app.race.upstream).
+
+    Raises:
+        SettingsError: the environment names a proxy or a CA file that cannot be used.
+    """
     timeout = httpx2.Timeout(None, connect=connect_timeout_s, pool=connect_timeout_s)
-    transport = StampingTransport(
-        keyless=not endpoint.api_key,
-        verify=ssl.create_default_context(cafile=os.environ.get("SSL_CERT_FILE") or None),
-        limits=httpx2.Limits(max_connections=64, max_keepalive_connections=8, keepalive_expiry=4),
-        proxy=None if is_local(endpoint.host) else proxy_of_environment(endpoint.root),
-    )
+    proxy = None if is_local(endpoint.host) else proxy_of_environment(endpoint.root)
+    authorities = os.environ.get("SSL_CERT_FILE") or None
+    try:
+        trusted = ssl.create_default_context(cafile=authorities)
+    except OSError as error:
+        raise SettingsError(
+            "SSL_CERT_FILE", f"it cannot be read ({error.strerror or error})", "Name a file of CA certificates"
+        ) from None
+    try:
+        transport = StampingTransport(
+            keyless=not endpoint.api_key,
+            verify=trusted,
+            limits=httpx2.Limits(max_connections=64, max_keepalive_connections=8, keepalive_expiry=4),
+            proxy=proxy,
+        )
+    except (ValueError, ImportError):
+        reason = "the proxy of the environment is none that can be used"
+        raise SettingsError(
+            "HTTP_PROXY, HTTPS_PROXY, ALL_PROXY", reason, "Give an http:// proxy, or set NO_PROXY"
+        ) from None
     return httpx2.AsyncClient(transport=transport, timeout=timeout, trust_env=False, follow_redirects=False)
 
 
@@ -149,6 +171,8 @@ def proxy_of_environment(url: str) -> str | None:
     """The proxy that the environment names for ``url`` (HTTP_PROXY, HTTPS_PROXY, NO_PROXY), None without one."""
     parts = urlsplit(url)
     proxies = getproxies()
-    if proxy_bypass(parts.hostname or ""):
+    if proxy_bypass(parts.netloc):
         return None
-    return proxies.get(parts.scheme) or proxies.get("all")
+    proxy = proxies.get(parts.scheme) or proxies.get("all")
+    # as curl does: a proxy without a scheme is an HTTP proxy
+    return f"http://{proxy}" if proxy and "://" not in proxy else proxy

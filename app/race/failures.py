@@ -15,7 +15,12 @@ from app.race.types import ErrorKind, LaneError
 from app.race.wire import ErrorFrame, error_in
 
 _ADDRESS = re.compile(
-    r"\b[a-z][a-z0-9+.-]*://\S+|\b(?:\d{1,3}\.){3}\d{1,3}(?::\d+)?\b|\b[\w-]+(?:\.[\w-]+)+:\d+\b", re.IGNORECASE
+    r"\b[a-z][a-z0-9+.-]*://\S+"  # a URL
+    r"|\b(?:\d{1,3}\.){3}\d{1,3}(?::\d+)?\b"  # IPv4
+    r"|\[[0-9a-f:.]*:[0-9a-f:.]*\](?::\d+)?"  # IPv6 in brackets
+    r"|(?<![\w:])(?:[0-9a-f]{0,4}:){2,7}[0-9a-f]{0,4}(?![\w:])"  # IPv6
+    r"|\b[\w-]+(?:\.[\w-]+)+:\d{2,5}\b|\b[a-z][\w-]*:\d{4,5}\b",  # host:port
+    re.IGNORECASE,
 )
 _SECRET = re.compile(r"\b(sk|hf|key|token)[-_][\w-]{6,}|Bearer\s+\S+", re.IGNORECASE)
 

@@ -93,6 +93,11 @@ class Run:
         """The race as JSON, now."""
         return summarize(self.meta, self.board, self.now_ms())
 
+    @property
+    def is_race(self) -> bool:
+        """Whether this is a race of ours, and no replay."""
+        return self.meta.origin is None and self._keeper is not None
+
     @contextmanager
     def watched(self) -> Generator[None]:
         """Count a viewer for as long as the block runs."""
@@ -180,34 +185,47 @@ class Hub:
             return again
         if self.closing:
             raise Busy("race", "the app is restarting", "Try again in a few seconds", retry_after_s=5)
-        if owner is not None:
-            self._replace(owner)
-        if len(self._waiting) >= self._limits.queue_limit:
-            reason = f"{len(self._waiting)} races are waiting already"
-            raise Busy("race", reason, "Try again later", retry_after_s=30)
+        own = [
+            run
+            for run in self._runs.values()
+            if owner is not None and run.owner == owner and run.is_race and not run.log.closed
+        ]
+        self._refuse_if_full(own)
+        for old in own:
+            self.stop(old.meta.id)
         created_at = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         meta = RaceMeta(id=_new_id(), spec=spec, created_at=created_at, vllm=self._version())
         run = self._add(Run(meta, self._keeper, clock=self._clock), owner)
         if ticket:
-            self._tickets[ticket] = run.meta.id
-        self._keeper.begin(run.meta)
-        run.task = asyncio.create_task(self._live(run), name=f"race {run.meta.id}")
+            self._tickets[ticket] = meta.id
+        self._keeper.begin(meta)
+        turn = self._take_place(run)
+        run.task = asyncio.create_task(self._live(run, turn), name=f"race {meta.id}")
+        run.task.add_done_callback(lambda _: self._end(run, self._cut_short))
         return run
+
+    def _refuse_if_full(self, own: list[Run]) -> None:
+        """Raises Busy when a new race would have to wait and may not; it replaces ``own``, the visitor's races."""
+        others = [run for run, _ in self._waiting if run not in own]
+        free = len(self._racing) < self._limits.races_at_once
+        takes_over = any(run in own for run in self._racing)
+        if len(others) < self._limits.queue_limit or (not others and (free or takes_over)):
+            return
+        reason = f"{len(others)} races are waiting already" if others else "a race is running, and nobody may wait"
+        raise Busy("race", reason, "Try again later", retry_after_s=30)
 
     def replay(self, race: StoredRace, *, owner: str | None = None) -> Run:
         """Play a kept race or a recording into a fresh run at its recorded pace. It takes no place on the pair and is
-        not kept again."""
+        not kept again. A visitor's new replay ends the one before."""
+        for old in list(self._runs.values()):
+            if owner is not None and old.owner == owner and old.meta.origin is not None:
+                self.stop(old.meta.id)
         meta = structs.replace(race.meta, id=_new_id(), origin=race.meta.id)
         run = self._add(Run(meta, None, clock=self._clock), owner)
         run.epoch_ns -= round(begins_at_ms(race.events) * 1e6)
-        run.task = asyncio.create_task(self._replay(run, race), name=f"replay {meta.id}")
+        run.task = asyncio.create_task(play(race.events, run.append, run.now_ms), name=f"replay {meta.id}")
+        run.task.add_done_callback(lambda _: self._end(run, self._cut_short))
         return run
-
-    async def _replay(self, run: Run, race: StoredRace) -> None:
-        try:
-            await play(race.events, run.append, run.now_ms)
-        except asyncio.CancelledError:
-            run.append(RaceFinished(t_ms=run.now_ms(), status="interrupted" if self.closing else "stopped"))
 
     def _add(self, run: Run, owner: str | None) -> Run:
         self._sweep()
@@ -269,40 +287,46 @@ class Hub:
         if len(self._tickets) > 10_000:
             self._tickets = {ticket: race for ticket, race in self._tickets.items() if race in self._runs}
 
-    def _replace(self, owner: str) -> None:
-        for run in list(self._runs.values()):
-            if run.owner == owner and not run.log.closed:
-                self.stop(run.meta.id)
-
-    async def _live(self, run: Run) -> None:
-        """One race from queue to end. However it ends, RaceFinished is the last event and the place is freed."""
-        end: RaceStatus = "stopped"
+    async def _live(self, run: Run, turn: asyncio.Future[None] | None) -> None:
+        """One race from queue to end."""
+        status: RaceStatus = "failed"
         try:
-            await self._wait_for_place(run)
+            if turn is not None:
+                await turn
             run.race = Race(run.meta.spec, self._runners, run, epoch_ns=run.epoch_ns, clock=self._clock)
-            await run.race.run(
-                queue_ms=run.now_ms(),
-                in_flight=len(self._racing),
-                conditions=self._conditions(run.meta.spec),
-            )
+            conditions = self._conditions(run.meta.spec)
+            status = await run.race.run(queue_ms=run.now_ms(), in_flight=len(self._racing), conditions=conditions)
         except asyncio.CancelledError:
-            end = "interrupted" if self.closing else "stopped"
+            status = self._cut_short
         except Exception:  # noqa: BLE001  # a fault of ours must neither hide nor keep the place for ever
-            end = "failed"
             _log.exception("race failed unexpectedly", race=run.meta.id)
         finally:
-            run.append(RaceFinished(t_ms=run.now_ms(), status=end))
+            self._end(run, status)
+
+    @property
+    def _cut_short(self) -> RaceStatus:
+        return "interrupted" if self.closing else "stopped"
+
+    def _end(self, run: Run, status: RaceStatus) -> None:
+        """However a run ends, RaceFinished is its last event and its place is free. Once; also for a task that was
+        cancelled before its first step."""
+        if run.ended:
+            return
+        run.ended = True
+        run.append(RaceFinished(t_ms=run.now_ms(), status=status))
+        if run.is_race:
             self.ended[run.board.status] += 1
             self._leave(run)
 
-    async def _wait_for_place(self, run: Run) -> None:
+    def _take_place(self, run: Run) -> asyncio.Future[None] | None:
+        """A place on the pair now, or the future that is set when it is this run's turn."""
         if len(self._racing) < self._limits.races_at_once and not self._waiting:
             self._racing.append(run)
-            return
+            return None
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((run, turn))
         run.append(RaceQueued(t_ms=run.now_ms(), position=len(self._waiting)))
-        await turn
+        return turn
 
     def _leave(self, run: Run) -> None:
         """Give the place back and let the next in; tell the others where they stand now."""

@@ -131,7 +131,7 @@ class LaneServer:
                 raise UpstreamError("model_not_found", "The server serves no model")
             length = found.get("max_model_len")
             return str(found["id"]), length if isinstance(length, int) else None
-        except (msgspec.DecodeError, UnicodeDecodeError, TypeError, KeyError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, TypeError, KeyError):
             kind = answer.headers.get("content-type", "").split(";")[0]
             what = "HTML" if "html" in kind else kind[:60] or "no content type"
             raise UpstreamError(
@@ -142,7 +142,7 @@ class LaneServer:
         try:
             answer = await self.upstream.get("/version", timeout_s=PROBE_S)
             found = msgspec.json.decode(answer.content) if answer.status_code == 200 else None
-        except (UpstreamError, msgspec.DecodeError, UnicodeDecodeError):
+        except (UpstreamError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return None
         version = cast("dict[str, Any]", found).get("version") if isinstance(found, dict) else None
         return str(version)[:40] if version else None

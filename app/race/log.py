@@ -57,7 +57,12 @@ class Log:
                 return False
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append(future)
-            await future
+            try:
+                await future
+            finally:
+                # a reader that goes away in a silent race leaves nothing behind
+                if future.cancelled():
+                    self._waiting = [other for other in self._waiting if other is not future]
         return True
 
     async def follow(self, after: int = 0) -> AsyncIterator[tuple[int, Event]]:

@@ -257,15 +257,13 @@ class _Lane:
         self._finish_reason = chunk.finish_reason or self._finish_reason
         self._record = chunk.spec or self._record
         brings = chunk.text or chunk.reasoning or chunk.tool_call or chunk.token_ids
+        if brings and self._usage is not None:
+            # tokens after a total: it was none
+            self._usage = structs.replace(self._usage, completion_tokens=None)
+        self._usage = chunk.usage or self._usage
         if not brings:
-            # usage beside tokens is a running count and already in chunk.tokens; alone it is the total
-            self._usage = chunk.usage or self._usage
             return
         self.received += 1
-        if self._usage is not None:
-            self._usage = structs.replace(self._usage, completion_tokens=None)
-        if chunk.usage is not None:
-            self._usage = structs.replace(chunk.usage, completion_tokens=None)
         # a delta with both is two events; the tokens are counted with the reasoning, which comes first
         if chunk.reasoning:
             self._append_chunk(at_ms, chunk, chunk.reasoning, reasoning=True)
@@ -314,24 +312,31 @@ class _Lane:
     async def read_counters(self) -> None:
         """Read /metrics before the request goes out. A server that answers slowly is not waited for."""
         if not self._runner.reports_per_request and self._runner.speculating is not False:
-            self._before = await self._runner.counters(COUNTERS_BEFORE_S)
+            self._before = await self._read_counters(COUNTERS_BEFORE_S)
+
+    async def _read_counters(self, timeout_s: float) -> counters.Counters | None:
+        try:
+            return await self._runner.counters(timeout_s)
+        except Exception as error:  # noqa: BLE001  # a figure may be missing, a race may not
+            _log.exception("counters failed unexpectedly", lane=self.name, error=type(error).__name__)
+            return None
 
     async def settle_counters(self) -> None:
-        """After the end, wait (at most two seconds) for the counters to catch up, and append their growth."""
+        """After the end, wait (at most two seconds) for the counters to catch up, and append their growth. Counters
+        that did not catch up in time say nothing."""
         if self._record is not None or self._before is None or self.received == 0 or self._race.stopping:
             return
         tokens = self._race.numbers(self.name).completion_tokens
         seen: counters.Growth | None = None
         with anyio.move_on_after(COUNTERS_SETTLE_S):
             while True:
-                after = await self._runner.counters(COUNTERS_SETTLE_S)
+                after = await self._read_counters(COUNTERS_SETTLE_S)
                 grown = counters.growth(self._before, after) if after else None
-                if grown is None:
+                if after is not None and grown is None:
                     return
-                previous, seen = seen, grown
-                if counters.settled(seen, previous, tokens):
-                    break
+                previous, seen = seen, grown or seen
+                if grown is not None and (not grown.certain or counters.settled(grown, previous, tokens)):
+                    record = counters.record(grown, tokens, self._runner.identity.num_speculative_tokens)
+                    self._race.append(LaneDrafts(t_ms=self._race.at_ms(), lane=self.name, record=record))
+                    return
                 await anyio.sleep(0.1)
-        if seen is not None:
-            record = counters.record(seen, tokens, self._runner.identity.num_speculative_tokens)
-            self._race.append(LaneDrafts(t_ms=self._race.at_ms(), lane=self.name, record=record))

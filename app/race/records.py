@@ -24,7 +24,7 @@ def record_from_metrics(metrics: object) -> SpecRecord | None:
     drafts = _count(fields.get("num_spec_steps"))
     drafted = _count(fields.get("num_draft_tokens"))
     accepted = _count(fields.get("num_accepted_draft_tokens"))
-    if drafts is None or drafted is None or accepted is None:
+    if drafts is None or drafted is None or accepted is None or accepted > drafted:
         return None
     histogram = _counts(fields.get("acceptance_histogram"))
     return SpecRecord(

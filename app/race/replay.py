@@ -6,6 +6,7 @@ A recording is one gzipped JSON-lines file: the race's meta on the first line, t
 from __future__ import annotations
 
 import gzip
+import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -51,7 +52,7 @@ def read_recording(path: Path) -> StoredRace:
     try:
         first, *lines = gzip.decompress(path.read_bytes()).splitlines()
         race = StoredRace(msgspec.json.decode(first, type=RaceMeta), [from_json(line) for line in lines])
-    except (OSError, EOFError, ValueError, msgspec.DecodeError) as error:
+    except (OSError, EOFError, ValueError, zlib.error, msgspec.DecodeError) as error:
         raise SettingsError(path.name, f"is no recording ({error})", "Give a file that Specrace wrote") from None
     if race.meta.recorded is None:
         raise SettingsError(

@@ -13,7 +13,8 @@ Of the pair:
     speedup             (N_s / E2E_s) / (N_b / E2E_b), live with the running tokens/s; a finished lane keeps its own
     decode speedup      TPOT_b / TPOT_s
 
-No ratio when a lane failed, was cut off or aborted, or while the token count of either side is an estimate.
+No ratio when a lane failed, was cut off, aborted or interrupted, nor while a token count is an estimate.
+No verdict but from two finished lanes.
 """
 
 from __future__ import annotations
@@ -178,6 +179,10 @@ class LaneBoard:
             acceptance=self.acceptance,
         )
 
+    def elapsed_ms(self, now_ms: float) -> float | None:
+        """How long the lane has been at it, until its last token once it has ended; None before it was sent."""
+        return _span(self.sent_ms, self.last_ms if self.ended else now_ms)
+
     @property
     def acceptance(self) -> Acceptance | None:
         """Acceptance from the best source there is; None for a lane that does not speculate."""
@@ -231,10 +236,11 @@ class Scoreboard:
         base, spec = self.lanes["baseline"], self.lanes["speculative"]
         b, s = self.numbers("baseline", now_ms), self.numbers("speculative", now_ms)
         speedup = decode = verdict = None
-        if all(n.status in ("streaming", "finished", "stopped") for n in (b, s)):
+        able = ("finished", "stopped") if self.over else ("streaming", "finished", "stopped")
+        if all(lane.status in able for lane in (base, spec)):
             speedup = ratio(s.tokens_per_second, b.tokens_per_second)
             decode = ratio(b.tpot_ms, s.tpot_ms)
-            verdict = judge(speedup) if base.ended and spec.ended else None
+            verdict = judge(speedup) if base.status == spec.status == "finished" else None
         text, index = self._text(greedy)
         return Comparison(
             speedup=speedup,
@@ -260,7 +266,7 @@ class Scoreboard:
         lanes = list(self.lanes.values())
         records = [lane.record for lane in lanes if lane.record is not None]
         cached = [lane.usage.cached_tokens or 0 for lane in lanes]
-        over = all(lane.ended for lane in lanes)
+        over = all(lane.status == "finished" for lane in lanes)
         found: dict[Caveat, bool] = dict.fromkeys(self._conditions, True)
         found["cached_prompt"] = any(cached)
         found["prefix_cache_differs"] = over and cached[0] != cached[1]

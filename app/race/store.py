@@ -24,6 +24,8 @@ from app.race.events import Event, RaceFinished
 from app.race.summary import RaceMeta, RaceSummary, StoredRace, fold, summarize
 
 WRITE_EVERY_S = 0.25
+UNWRITTEN_LIMIT = 200_000
+"""Events and races kept for a disk that comes back; older ones are lost."""
 
 _MIGRATIONS = (
     """
@@ -60,7 +62,7 @@ class Store:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._work: queue.SimpleQueue[_Work | _Kept | None] = queue.SimpleQueue()
+        self._work: queue.SimpleQueue[_Work | _Kept | threading.Event | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._write, name="store", daemon=True)
         self.broken: str | None = None
         """Why the last batch could not be written, None when all is well."""
@@ -110,9 +112,9 @@ class Store:
         self._work.put(lambda db: _run(db, "DELETE FROM races WHERE id = ?", race_id))
 
     async def written(self) -> None:
-        """Wait until everything queued so far is on disk."""
+        """Wait until everything queued so far is on disk, or could not be written (see ``broken``)."""
         done = threading.Event()
-        self._work.put(lambda _: done.set())
+        self._work.put(done)
         await anyio.to_thread.run_sync(done.wait, 10.0)
 
     # --- reading ----------------------------------------------------------------------------------------
@@ -124,7 +126,11 @@ class Store:
             row = db.execute("SELECT meta FROM races WHERE id = ?", (race_id,)).fetchone()
             if row is None:
                 return None
-            return StoredRace(msgspec.json.decode(row[0], type=RaceMeta), _read_events(db, race_id))
+            try:
+                return StoredRace(msgspec.json.decode(row[0], type=RaceMeta), _read_events(db, race_id))
+            except msgspec.ValidationError as error:
+                _log.error("a kept race cannot be read", race=race_id, error=str(error))
+                return None
 
         return await self._read(read)
 
@@ -158,35 +164,57 @@ class Store:
         return connection
 
     def _write(self) -> None:
-        stop = threading.Event()
+        pause = threading.Event()
+        ended = False
+        undone: list[_Work | _Kept] = []
         with closing(self._connect()) as connection:
-            ended = False
             while not ended:
                 batch = [self._work.get()]
                 while not self._work.empty():
                     batch.append(self._work.get())
                 ended = None in batch
-                self._write_batch(connection, [work for work in batch if work is not None])
+                undone += [work for work in batch if work is not None and not isinstance(work, threading.Event)]
+                undone = self._write_batch(connection, undone)
+                for waiter in batch:
+                    if isinstance(waiter, threading.Event):
+                        waiter.set()
                 if not ended:
-                    stop.wait(WRITE_EVERY_S)
+                    pause.wait(WRITE_EVERY_S)
 
-    def _write_batch(self, connection: sqlite3.Connection, batch: list[_Work | _Kept]) -> None:
+    def _write_batch(self, connection: sqlite3.Connection, batch: list[_Work | _Kept]) -> list[_Work | _Kept]:
+        """Write ``batch`` in one transaction; returns what has to be tried again with the next one. A full disk must
+        not end the show: races go on in memory, /readyz says what is wrong, nothing is lost if it is righted soon."""
         try:
             with connection:
-                events: dict[str, tuple[int, list[Event]]] = {}
-                for work in batch:
-                    if isinstance(work, _Kept):
-                        events.setdefault(work.race_id, (work.event_id, []))[1].append(work.event)
-                        continue
-                    # what was queued first is written first
-                    _write_events(connection, events)
-                    work(connection)
-                _write_events(connection, events)
-            self.broken = None
-        except sqlite3.Error as error:
-            # a full disk must not end the show: races go on in memory, and /readyz says what is wrong
-            self.broken = str(error)
-            _log.error("races cannot be written", error=str(error))
+                _write_all(connection, batch)
+        except sqlite3.OperationalError as error:
+            self._note(str(error))
+            return batch[-UNWRITTEN_LIMIT:]
+        except (sqlite3.Error, ValueError) as error:
+            if len(batch) == 1:
+                # this one will never be written
+                self._note(str(error))
+                return []
+            return [again for work in batch for again in self._write_batch(connection, [work])]
+        self.broken = None
+        return []
+
+    def _note(self, error: str) -> None:
+        if self.broken is None:
+            _log.error("races cannot be written", error=error)
+        self.broken = error
+
+
+def _write_all(db: sqlite3.Connection, batch: list[_Work | _Kept]) -> None:
+    events: dict[str, tuple[int, list[Event]]] = {}
+    for work in batch:
+        if isinstance(work, _Kept):
+            events.setdefault(work.race_id, (work.event_id, []))[1].append(work.event)
+            continue
+        # what was queued first is written first
+        _write_events(db, events)
+        work(db)
+    _write_events(db, events)
 
 
 def _write_events(db: sqlite3.Connection, events: dict[str, tuple[int, list[Event]]]) -> None:
@@ -221,13 +249,17 @@ def _migrate(connection: sqlite3.Connection, path: Path) -> None:
 def _interrupt_unfinished(connection: sqlite3.Connection) -> None:
     """End races that a killed app left open, so that they are shown for what they are."""
     for race_id, meta_text in connection.execute("SELECT id, meta FROM races WHERE summary IS NULL").fetchall():
-        events = _read_events(connection, race_id)
+        try:
+            events = _read_events(connection, race_id)
+            meta = msgspec.json.decode(meta_text, type=RaceMeta)
+        except msgspec.ValidationError as error:
+            # written by another version: it stays as it is
+            _log.error("a kept race cannot be read", race=race_id, error=str(error))
+            continue
         board = fold(events)
         if not board.over:
             last = RaceFinished(t_ms=board.now_ms, status="interrupted")
             board.apply(last)
             _write_events(connection, {race_id: (len(events) + 1, [last])})
-        summary = summarize(msgspec.json.decode(meta_text, type=RaceMeta), board)
-        connection.execute(
-            "UPDATE races SET summary = ? WHERE id = ?", (msgspec.json.encode(summary).decode(), race_id)
-        )
+        body = msgspec.json.encode(summarize(meta, board)).decode()
+        connection.execute("UPDATE races SET summary = ? WHERE id = ?", (body, race_id))

@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import Any, cast
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from app.race.records import record_from_metrics
-from app.race.types import Chunk, Usage
+from app.race.types import Chunk, SpecRecord, Usage
 
 
 class _Details(Struct):
@@ -93,7 +93,7 @@ class ChunkDecoder:
             message = _decoder.decode(data)
         except msgspec.ValidationError as error:
             raise error_in(data) or BadFrame(f"a field of a chunk has the wrong type ({error})") from None
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             raise BadFrame("a message of the stream is not JSON") from None
         if message.error is not None or message.object == "error":
             raise error_in(data) or ErrorFrame("unknown error")
@@ -104,15 +104,15 @@ class ChunkDecoder:
         spec = record_from_metrics(message.metrics)
         if choice is None:
             return None if usage is None and spec is None else Chunk(at_ns=at_ns, usage=usage, spec=spec)
-        return self._chunk(choice, usage, at_ns, spec=spec)
+        return self._chunk(choice, usage, spec, at_ns)
 
-    def _chunk(self, choice: _Choice, usage: Usage | None, at_ns: int, **rest: Any) -> Chunk | None:
+    def _chunk(self, choice: _Choice, usage: Usage | None, spec: SpecRecord | None, at_ns: int) -> Chunk | None:
         delta = choice.delta or _Delta()
         text = choice.text or delta.content or delta.refusal or ""
         reasoning = delta.reasoning or delta.reasoning_content or ""
         tool_call = bool(delta.tool_calls or delta.function_call)
         ids = choice.token_ids
-        if not (text or reasoning or tool_call or ids or choice.finish_reason or rest["spec"]):
+        if not (text or reasoning or tool_call or ids or choice.finish_reason or spec):
             return None
         brings = bool(text or reasoning or tool_call or ids)
         tokens, exact = self._count(ids, usage) if brings else (0, True)
@@ -125,8 +125,19 @@ class ChunkDecoder:
             token_ids=ids if ids is not None or brings else (),
             tool_call=tool_call,
             finish_reason=choice.finish_reason,
-            **rest,
+            usage=self._total(usage, final=choice.finish_reason is not None),
+            spec=spec,
         )
+
+    def _total(self, usage: Usage | None, *, final: bool) -> Usage | None:
+        """``usage`` beside a choice. Its token count is running and already in ``tokens``; only with the finish reason
+        may it be the total (some servers send no chunk without choices), and not when it is less than what came."""
+        if usage is None:
+            return None
+        count = usage.completion_tokens
+        if final and count is not None and count >= max(self._counted, self._text_chunks):
+            return usage
+        return structs.replace(usage, completion_tokens=None)
 
     def _count(self, ids: tuple[int, ...] | None, usage: Usage | None) -> tuple[int | None, bool]:
         """Tokens that this chunk brought, and whether that count can be trusted."""
@@ -146,11 +157,17 @@ class ChunkDecoder:
 def _usage(usage: _Usage | None) -> Usage | None:
     if usage is None:
         return None
+    details = usage.prompt_tokens_details
     return Usage(
-        prompt_tokens=usage.prompt_tokens,
-        completion_tokens=usage.completion_tokens,
-        cached_tokens=usage.prompt_tokens_details.cached_tokens if usage.prompt_tokens_details else None,
+        prompt_tokens=_possible(usage.prompt_tokens),
+        completion_tokens=_possible(usage.completion_tokens),
+        cached_tokens=_possible(details.cached_tokens) if details else None,
     )
+
+
+def _possible(count: int | None) -> int | None:
+    """A count that can be one: vLLM look-alikes have sent -1, and a number past 2**53 is no count of tokens."""
+    return count if count is not None and 0 <= count < 2**53 else None
 
 
 def error_in(data: bytes) -> ErrorFrame | None:
@@ -158,7 +175,7 @@ def error_in(data: bytes) -> ErrorFrame | None:
     ``"object": "error"``, or ``{"detail": ...}``. None when there is none."""
     try:
         body = msgspec.json.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     if not isinstance(body, dict):
         return None

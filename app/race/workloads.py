@@ -85,7 +85,9 @@ def load_workloads(path: Path) -> Workloads:
 
 def _check(found: Workloads, path: Path) -> None:
     names: set[str] = set()
-    tabs = {tab.name for tab in found.tab}
+    tabs = [tab.name for tab in found.tab]
+    if len(tabs) != len(set(tabs)):
+        raise SettingsError(str(path), "the name of a tab is used twice", "Give every tab a name of its own")
     if not tabs:
         raise SettingsError(str(path), "there is no [[tab]]", "Add at least one tab with a workload in it")
     for w in found.workload:
@@ -99,9 +101,11 @@ def _check(found: Workloads, path: Path) -> None:
             raise SettingsError(field, f"there is no tab {w.tab!r}", f"Use one of {', '.join(sorted(tabs))}")
         if not w.prompt.strip():
             raise SettingsError(field, "the prompt is empty", "Write a prompt")
-        if not (0 <= w.temperature <= 2 and 0 < w.top_p <= 1 and w.max_tokens >= 1):
+        if not (0 <= w.temperature <= 2 and 0 < w.top_p <= 1 and w.max_tokens >= 1 and 0 <= w.seed < 2**63):
             raise SettingsError(
-                field, "the sampling is out of range", "temperature 0..2, top_p 0..1, max_tokens 1 or more"
+                field,
+                "the sampling is out of range",
+                "temperature 0..2, top_p 0..1, max_tokens 1 or more, seed 0 or more",
             )
     for tab in found.tab:
         if not any(w.tab == tab.name for w in found.workload):

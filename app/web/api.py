@@ -50,7 +50,7 @@ async def refuse_if_down(services: Services) -> None:
 @router.get("/races")
 async def history(services: ServicesDep, limit: str = "50", before: str | None = None) -> Response:
     """Races that are over, newest first; ``before`` is the last id of the page before."""
-    if not limit.isdecimal() or not 1 <= int(limit[:9]) <= 500:
+    if not (limit.isascii() and limit.isdecimal() and len(limit) <= 3 and 1 <= int(limit) <= 500):
         raise InvalidRace("limit", f"{limit[:20]!r} is out of range", "Use 1 to 500")
     return json({"races": await services.store.summaries(limit=int(limit), before=before)})
 

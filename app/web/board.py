@@ -41,7 +41,7 @@ def arena(meta: RaceMeta, board: Scoreboard, *, upto: int, now_ms: float) -> Are
     )
 
 
-def arena_at_rest(endpoints: Sequence[EndpointState]) -> ArenaView:
+def arena_at_rest(endpoints: Sequence[EndpointState], *, autoplay: str | None = None) -> ArenaView:
     """No race yet: who would run, and what will be measured."""
     known = {state.lane: state for state in endpoints}
     resting = [panes.at_rest(lane, known.get(lane)) for lane in LANES]
@@ -66,6 +66,7 @@ def arena_at_rest(endpoints: Sequence[EndpointState]) -> ArenaView:
             actions=ActionsView(),
         ),
         actions=ActionsView(),
+        autoplay=autoplay,
     )
 
 
@@ -91,7 +92,7 @@ def score(meta: RaceMeta, board: Scoreboard, now_ms: float) -> ScoreView:
     done = all(board.lanes[lane].ended for lane in LANES)
     written = [n.completion_tokens or 0 for n in numbers.values()]
     track = max(written) if done else max(meta.spec.sampling.max_tokens, *written)
-    longest = max(panes.elapsed(board.lanes[lane], now_ms) or 0.0 for lane in LANES)
+    longest = max(board.lanes[lane].elapsed_ms(now_ms) or 0.0 for lane in LANES)
     rows = [_row(lane, numbers[lane], board.lanes[lane], track, longest, now_ms) for lane in LANES]
     ended = board.over or done
     return ScoreView(
@@ -161,7 +162,7 @@ def _row(
     lane: LaneName, n: LaneNumbers, it: LaneBoard | None, track: int, longest_ms: float, now_ms: float = 0.0
 ) -> LaneScoreView:
     running = it is not None and it.status == "streaming"
-    elapsed = None if it is None else panes.elapsed(it, now_ms)
+    elapsed = None if it is None else it.elapsed_ms(now_ms)
     return LaneScoreView(
         lane=lane,
         title=words.LANE_TITLES[lane],
@@ -256,7 +257,7 @@ def spoken(meta: RaceMeta, board: Scoreboard) -> str:
     """The state of the race for the status line that is read out: started, finished, failed, once each."""
     match board.status:
         case "queued":
-            return "Waiting in the queue."
+            return "" if board.position is None else f"In the queue: place {board.position}."
         case "running":
             failed = [words.LANE_TITLES[lane] for lane in LANES if board.lanes[lane].error is not None]
             return f"{' and '.join(failed)} failed." if failed else "Race started."

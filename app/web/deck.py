@@ -47,6 +47,8 @@ def page(
     if spec is not None:
         selected, schedule = _workload_of(workloads, spec), spec.schedule
     chosen = choose(workloads, selected)
+    now = status(endpoints, workload=OWN if chosen is None else chosen.name, recordings=recordings)
+    recorded = now.start.action if now.start.mode == "recorded" else None
     return PageView(
         title=_title(chosen),
         tabs=_tabs(workloads, chosen),
@@ -55,8 +57,8 @@ def page(
         prompt=_prompt(chosen, spec, max_tokens, max_chars),
         schedules=_schedules(schedule),
         ticket=ticket,
-        status=status(endpoints, workload=OWN if chosen is None else chosen.name, recordings=recordings),
-        arena=boards.arena_at_rest(endpoints) if arena is None else arena,
+        status=now,
+        arena=boards.arena_at_rest(endpoints, autoplay=recorded) if arena is None else arena,
     )
 
 

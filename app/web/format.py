@@ -26,11 +26,11 @@ def duration(ms: float | None) -> str:
     """A span of time: "118 ms", "2.52 s", "1 min 05 s"."""
     if ms is None:
         return NA
-    if ms < 1000:
+    if round(ms) < 1000:
         return f"{ms:.0f} ms"
-    if ms < 60_000:
+    if round(ms / 1000, 2) < 60:
         return f"{ms / 1000:.2f} s"
-    minutes, seconds = divmod(int(ms / 1000), 60)
+    minutes, seconds = divmod(round(ms / 1000), 60)
     return f"{minutes} min {seconds:02d} s"
 
 
@@ -43,7 +43,7 @@ def per_token(ms: float | None) -> str:
     """Time per output token: "30.1 ms"."""
     if ms is None:
         return NA
-    return f"{ms:.1f} ms" if ms < 1000 else f"{ms / 1000:.2f} s"
+    return f"{ms:.1f} ms" if round(ms, 1) < 1000 else f"{ms / 1000:.2f} s"
 
 
 def rate(per_second: float | None) -> str:

@@ -45,7 +45,7 @@ def _state(meta: RaceMeta, board: Scoreboard, it: LaneBoard, now_ms: float) -> t
         case "waiting":
             return "waiting", "starting", None
         case "streaming" if it.first_ms is None:
-            return "waiting", "waiting for the first token", elapsed(it, now_ms)
+            return "waiting", "waiting for the first token", it.elapsed_ms(now_ms)
         case "streaming":
             return "streaming", "writing", None
         case "finished":
@@ -95,7 +95,7 @@ def _note(state: PaneState, it: LaneBoard) -> NoteView | None:
             text = "Its answer is a tool call, and there is no tool here. Ask for plain text in the prompt."
             return NoteView(title="The model tried to call a tool", text=text)
         case "interrupted":
-            text = "The Specrace server is restarting, or was, while this race ran. What had arrived is kept; run it again."
+            text = "The Specrace server restarted while this race ran. What had arrived is kept; run it again."
             return NoteView(title="Interrupted", text=text)
         case _:
             return None
@@ -131,11 +131,3 @@ def _method(lane: LaneName, identity: LaneIdentity, speculating: bool | None) ->
 
 def _k(identity: LaneIdentity) -> str | None:
     return None if identity.num_speculative_tokens is None else f"k = {identity.num_speculative_tokens}"
-
-
-def elapsed(it: LaneBoard, now_ms: float) -> float | None:
-    """How long the lane has been at it: until its last token once it has ended."""
-    if it.sent_ms is None:
-        return None
-    end = it.last_ms if it.ended else now_ms
-    return None if end is None else max(end - it.sent_ms, 0.0)

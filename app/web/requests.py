@@ -40,9 +40,7 @@ def from_json_body(body: bytes) -> RaceBody:
     try:
         return msgspec.json.decode(body, type=RaceBody)
     except msgspec.ValidationError as error:
-        text = str(error)
-        field = text.split("`")[1].removeprefix("$.") if "`" in text else "body"
-        raise InvalidRace(field, text, "See GET /api/workloads and the README for the fields") from None
+        raise InvalidRace(*_place(str(error)), "See GET /api/workloads and the README for the fields") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InvalidRace(
             "body", f"is not JSON ({error})", 'Send a JSON object such as {"workload": "json-records"}'
@@ -69,7 +67,15 @@ def from_form(form: dict[str, str]) -> RaceBody:
     try:
         return msgspec.convert(given, RaceBody)
     except msgspec.ValidationError as error:
-        raise InvalidRace("form", str(error), "Reload the page and try again") from None
+        raise InvalidRace(*_place(str(error)), "Reload the page and try again") from None
+
+
+def _place(text: str) -> tuple[str, str]:
+    """Field and reason out of msgspec's "Expected `int`, got `str` - at `$.seed`" or "... unknown field `x`"."""
+    reason, _, at = text.partition(" - at ")
+    if "unknown field" in reason:
+        return reason.split("`")[1][:60], "there is no such field"
+    return at.strip("`").removeprefix("$").removeprefix(".") or "body", reason.replace("`", "")
 
 
 def to_spec(body: RaceBody, workloads: Workloads, settings: Settings) -> RaceSpec:
@@ -85,6 +91,9 @@ def to_spec(body: RaceBody, workloads: Workloads, settings: Settings) -> RaceSpe
     if not prompt.strip():
         raise InvalidRace("prompt", "it is empty", "Write something for the models to go on from")
     system = body.system if body.system is not None else workload.system if workload else None
+    for field, text in (("prompt", prompt), ("system", system or "")):
+        if any("\ud800" <= char <= "\udfff" for char in text):
+            raise InvalidRace(field, "it holds half a character (a lone surrogate)", "Type or paste the text again")
     length = len(prompt) + len(system or "")
     if length > settings.max_prompt_chars:
         reason = f"{length} characters, at most {settings.max_prompt_chars} are allowed"

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from urllib.parse import urlsplit
 
 import msgspec
+import structlog
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+_log = structlog.get_logger()
 
 CSP = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -22,12 +28,18 @@ HEADERS = {
 }
 
 
-class Guard:
-    """Security headers on everything; no POST from another site; no body over ``max_body_bytes``."""
+Failed = Callable[[Request], Awaitable[Response]]
+"""Makes the answer to a request that failed unexpectedly."""
 
-    def __init__(self, app: ASGIApp, *, max_body_bytes: int) -> None:
+
+class Guard:
+    """Security headers on everything; no POST from another site; no body over ``max_body_bytes``; and what nobody
+    foresaw goes to the log and is answered by ``failed``."""
+
+    def __init__(self, app: ASGIApp, *, max_body_bytes: int, failed: Failed | None = None) -> None:
         self._app = app
         self._max = max_body_bytes
+        self._failed = failed
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI."""
@@ -35,13 +47,28 @@ class Guard:
             await self._app(scope, receive, send)
             return
 
+        answered = False
+
         async def with_headers(message: Message) -> None:
+            nonlocal answered
             if message["type"] == "http.response.start":
+                answered = True
                 headers = MutableHeaders(scope=message)
                 for name, value in HEADERS.items():
                     headers.setdefault(name, value)
             await send(message)
 
+        try:
+            await self._guarded(scope, receive, with_headers)
+        except Exception:
+            # left to the server it would end the connection, and somebody's next request with it
+            _log.exception("request failed unexpectedly", path=scope["path"])
+            if answered or self._failed is None:
+                raise
+            response = await self._failed(Request(scope))
+            await response(scope, receive, with_headers)
+
+    async def _guarded(self, scope: Scope, receive: Receive, with_headers: Send) -> None:
         headers = Headers(scope=scope)
         if scope["method"] not in ("GET", "HEAD", "OPTIONS") and _from_elsewhere(headers):
             await _refuse(
@@ -58,7 +85,11 @@ class Guard:
         if scope["method"] in ("GET", "HEAD"):
             await self._app(scope, receive, with_headers)
             return
-        body = await _read(receive, self._max)
+        try:
+            body = await _read(receive, self._max)
+        except ClientDisconnect:
+            # half a form is not a form, and nobody waits for an answer
+            return
         if body is None:
             await self._too_large(with_headers)
             return
@@ -74,7 +105,7 @@ async def _read(receive: Receive, limit: int) -> bytes | None:
     while True:
         message = await receive()
         if message["type"] != "http.request":
-            return body
+            raise ClientDisconnect
         body += message.get("body", b"")
         if len(body) > limit:
             return None

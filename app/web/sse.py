@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
+from typing import TypeVar
 
 import msgspec
 from sse_starlette import EventSourceResponse
@@ -17,6 +18,8 @@ from sse_starlette import EventSourceResponse
 from app.race.events import to_json
 from app.race.hub import Run
 from app.web.render import Renderer
+
+T = TypeVar("T")
 
 FRAME_S = 0.05
 SCORES_S = 0.2
@@ -133,11 +136,12 @@ class Feeds:
             with run.watched():
                 cursor, encoded = feed.catch_up(min(after, run.log.head))
                 yield encoded
-                while (following := await feed.beyond(cursor)) is not None:
+                while following := await _within(until, feed.beyond(cursor)):
                     cursor, encoded = following
                     yield encoded
-                    if time.monotonic() > until:
-                        return
+                if not run.log.closed:
+                    # the connection has lived long enough: the browser comes back with its id
+                    return
             yield done(run.board.status)
         finally:
             feed.followers -= 1
@@ -148,7 +152,22 @@ class Feeds:
 
 async def json_events(run: Run, after: int) -> AsyncIterator[bytes]:
     """Every event as JSON, one message each, for scripts; ends with ``done``."""
+    until = time.monotonic() + CONNECTION_LIFE_S
+    cursor = after
     with run.watched():
-        async for event_id, event in run.log.follow(after):
-            yield message(to_json(event), event_id=event_id)
+        while await _within(until, run.log.beyond(cursor)):
+            for event in run.log.between(cursor):
+                cursor += 1
+                yield message(to_json(event), event_id=cursor)
+        if not run.log.closed:
+            return
     yield done(run.board.status)
+
+
+async def _within(until_s: float, waiting: Awaitable[T]) -> T | None:
+    """What ``waiting`` gives, None when it is not there at ``until_s`` (monotonic)."""
+    try:
+        async with asyncio.timeout(until_s - time.monotonic()):
+            return await waiting
+    except TimeoutError:
+        return None

@@ -159,6 +159,8 @@ class ArenaView(View, frozen=True, kw_only=True):
     actions: ActionsView
     say: str = ""
     """For the one status line that is read out."""
+    autoplay: str | None = None
+    """At rest while the live pair is not there: the recording that plays meanwhile, labelled as one."""
 
 
 class FrameView(View, frozen=True, kw_only=True):

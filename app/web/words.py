@@ -225,8 +225,8 @@ ABOUT: tuple[About, ...] = (
         key="text",
         title="The same text?",
         formula="",
-        text="At temperature 0 the two answers are compared token by token. With sampling, or when a lane did not finish, "
-        "there is nothing to compare.",
+        text="At temperature 0 the two answers are compared token by token. With sampling, or when a lane did not "
+        "finish, there is nothing to compare.",
     ),
     About(
         key="schedule",
