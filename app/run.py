@@ -116,6 +116,8 @@ def _first(group: BaseExceptionGroup[SettingsError]) -> SettingsError:
 
 
 async def _run(services: Services, server: Server, taken: socket.socket, *background: Background) -> None:
+    # before anything listens, so that a database that cannot be used is one clear line
+    services.store.open()
     shown = f"[{server.host}]" if ":" in server.host else server.host
     typer.echo(
         f"Specrace: http://{shown}:{server.port}  (presenter token: {services.settings.presenter_token})", err=True

@@ -13,7 +13,8 @@ Of the pair:
     speedup             (N_s / E2E_s) / (N_b / E2E_b), live with the running tokens/s; a finished lane keeps its own
     decode speedup      TPOT_b / TPOT_s
 
-No ratio when a lane failed, was cut off, aborted or interrupted, nor while a token count is an estimate.
+No ratio when a lane failed, was cut off, aborted or interrupted, while a token count is an estimate, or from a single
+token (that would be a ratio of TTFTs).
 No verdict but from two finished lanes.
 """
 
@@ -58,6 +59,8 @@ class LaneBoard:
 
     def __init__(self, lane: LaneName) -> None:
         self.lane: LaneName = lane
+        self.closed = False
+        """Whether the race is over: no record can come any more."""
         self.identity = LaneIdentity()
         self.speculating: bool | None = None
         self._begin()
@@ -185,10 +188,11 @@ class LaneBoard:
 
     @property
     def acceptance(self) -> Acceptance | None:
-        """Acceptance from the best source there is; None for a lane that does not speculate."""
+        """Acceptance from the best source there is; None for a lane that does not speculate. The estimate from the
+        stream is for the eye while the race runs: once it is over there is a record of the server's, or nothing."""
         if self.record is not None:
             return from_record(self.record)
-        if self.lane == "baseline" or self.speculating is False:
+        if self.lane == "baseline" or self.speculating is False or self.closed:
             return None
         return self._estimate.reading()
 
@@ -222,6 +226,8 @@ class Scoreboard:
                 self.queue_ms, self.in_flight, self._conditions = event.queue_ms, event.in_flight, event.conditions
             case RaceFinished():
                 self.status = event.status
+                for lane in self.lanes.values():
+                    lane.closed = True
             case LaneStarted() | LaneChunk() | LaneUsage() | LaneDrafts() | LaneFinished() | LaneFailed():
                 self.lanes[event.lane].apply(event)
             case _:
@@ -238,7 +244,8 @@ class Scoreboard:
         speedup = decode = verdict = None
         able = ("finished", "stopped") if self.over else ("streaming", "finished", "stopped")
         if all(lane.status in able for lane in (base, spec)):
-            speedup = ratio(s.tokens_per_second, b.tokens_per_second)
+            if min(b.completion_tokens or 0, s.completion_tokens or 0) >= 2:
+                speedup = ratio(s.tokens_per_second, b.tokens_per_second)
             decode = ratio(b.tpot_ms, s.tpot_ms)
             verdict = judge(speedup) if base.status == spec.status == "finished" else None
         text, index = self._text(greedy)
@@ -271,7 +278,8 @@ class Scoreboard:
         found["cached_prompt"] = any(cached)
         found["prefix_cache_differs"] = over and cached[0] != cached[1]
         found["tokens_estimated"] = b.tokens_estimated or s.tokens_estimated
-        found["lengths_differ"] = over and b.completion_tokens != s.completion_tokens
+        counts = (b.completion_tokens, s.completion_tokens)
+        found["lengths_differ"] = over and None not in counts and counts[0] != counts[1]
         found["retried"] = any(lane.retried for lane in lanes)
         found["other_traffic"] = any(not record.exclusive for record in records)
         found["counters_reset"] = any(record.reset for record in records)

@@ -68,11 +68,13 @@ class Store:
         """Why the last batch could not be written, None when all is well."""
 
     def open(self) -> None:
-        """Create or migrate the file, end what an earlier process left unfinished, start the writer.
+        """Create or migrate the file, end what an earlier process left unfinished, start the writer. Once.
 
         Raises:
             SettingsError: the file cannot be used.
         """
+        if self._thread.is_alive():
+            return
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             with closing(self._connect()) as connection, connection:

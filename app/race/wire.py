@@ -103,6 +103,8 @@ class ChunkDecoder:
         usage = _usage(message.usage)
         spec = record_from_metrics(message.metrics)
         if choice is None:
+            if usage is not None and usage.completion_tokens == 0 and self._text_chunks:
+                usage = structs.replace(usage, completion_tokens=None)  # 0 of what we saw: a count that lies
             return None if usage is None and spec is None else Chunk(at_ns=at_ns, usage=usage, spec=spec)
         return self._chunk(choice, usage, spec, at_ns)
 

@@ -64,7 +64,7 @@ class Feed:
         self.cut = run.log.head
         self.followers = 0
         self._renderer = renderer
-        self._came_from = self.cut
+        self._came_from = self._seen = self.cut
         self._encoded = b""
         self._turned = asyncio.Event()
         self._scores_at = 0.0
@@ -95,7 +95,7 @@ class Feed:
     async def _cutting(self) -> None:
         last_cut = 0.0
         try:
-            while await self.run.log.beyond(self.cut):
+            while await self.run.log.beyond(self._seen):
                 if not self.run.log.closed:
                     await asyncio.sleep(last_cut + FRAME_S - time.monotonic())
                 last_cut = time.monotonic()
@@ -107,9 +107,13 @@ class Feed:
         upto = self.run.log.head
         scores = self.run.log.closed or now_s - self._scores_at >= SCORES_S
         self._scores_at = now_s if scores else self._scores_at
-        self._encoded = message(self._render(self.cut, upto, scores=scores), event_id=upto)
-        self._came_from, self.cut = self.cut, upto
-        self._turn()
+        self._seen = upto
+        html = self._render(self.cut, upto, scores=scores)
+        if html.strip():
+            # readings that change nothing on the page are carried along with what comes next
+            self._encoded = message(html, event_id=upto)
+            self._came_from, self.cut = self.cut, upto
+            self._turn()
 
     def _turn(self) -> None:
         self._turned.set()
