@@ -12,12 +12,13 @@ import ssl
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 import httpx2
 from msgspec import Struct
-from openai import AsyncOpenAI
+from openai import AsyncOpenAI, DefaultAioHttpClient
 
 from app.errors import SettingsError
 
@@ -96,24 +97,6 @@ on_send: ContextVar[Callable[[], None] | None] = ContextVar("on_send", default=N
 """Called at the moment a request goes out: t=0 of a lane."""
 
 
-class StampingTransport(httpx2.AsyncHTTPTransport):
-    """The ordinary transport; tells the caller when the request is being sent, past all preparation. With ``keyless``
-    no Authorization goes out: the SDK insists on making one up."""
-
-    def __init__(self, *, keyless: bool, verify: ssl.SSLContext, limits: httpx2.Limits, proxy: str | None) -> None:
-        super().__init__(verify=verify, limits=limits, proxy=proxy)
-        self._keyless = keyless
-
-    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Stamp, then send."""
-        if self._keyless and "authorization" in request.headers:
-            del request.headers["authorization"]
-        stamp = on_send.get()
-        if stamp is not None:
-            stamp()
-        return await super().handle_async_request(request)
-
-
 @contextmanager
 def _without_openai_variables() -> Generator[None]:
     hidden = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith("OPENAI_")}
@@ -124,7 +107,8 @@ def _without_openai_variables() -> Generator[None]:
 
 
 def make_http(endpoint: Endpoint, *, connect_timeout_s: float) -> httpx2.AsyncClient:
-    """The lane's own connections. Only connecting has a time limit here: how long to wait for a first token and how
+    """The lane's own connections, on aiohttp: its parser reads a chunk at half the cost of httpx's own transport, and
+    the SDK brings the adapter. Only connecting has a time limit here: how long to wait for a first token and how
     long between two chunks is the reader's business (app.race.upstream).
 
     Raises:
@@ -139,19 +123,33 @@ def make_http(endpoint: Endpoint, *, connect_timeout_s: float) -> httpx2.AsyncCl
         raise SettingsError(
             "SSL_CERT_FILE", f"it cannot be read ({error.strerror or error})", "Name a file of CA certificates"
         ) from None
+
+    async def before_sending(request: httpx2.Request) -> None:
+        if not endpoint.api_key:
+            # the SDK makes one up
+            request.headers.pop("authorization", None)
+        stamp = on_send.get()
+        if stamp is not None:
+            stamp()
+
+    settings: dict[str, Any] = {
+        "verify": trusted,
+        "timeout": timeout,
+        "limits": httpx2.Limits(max_connections=64, max_keepalive_connections=8, keepalive_expiry=4),
+        "trust_env": False,
+        "follow_redirects": False,
+        "event_hooks": {"request": [before_sending]},
+    }
+    if proxy is None:
+        return DefaultAioHttpClient(**settings)
     try:
-        transport = StampingTransport(
-            keyless=not endpoint.api_key,
-            verify=trusted,
-            limits=httpx2.Limits(max_connections=64, max_keepalive_connections=8, keepalive_expiry=4),
-            proxy=proxy,
-        )
+        # the SDK's adapter to aiohttp drops the proxy: httpx's own transport, then
+        return httpx2.AsyncClient(**settings, proxy=proxy)
     except (ValueError, ImportError):
         reason = "the proxy of the environment is none that can be used"
         raise SettingsError(
             "HTTP_PROXY, HTTPS_PROXY, ALL_PROXY", reason, "Give an http:// proxy, or set NO_PROXY"
         ) from None
-    return httpx2.AsyncClient(transport=transport, timeout=timeout, trust_env=False, follow_redirects=False)
 
 
 def make_client(endpoint: Endpoint, http: httpx2.AsyncClient) -> AsyncOpenAI:

@@ -6,8 +6,10 @@ No address, key or header of a server ever gets into a message: people on the ot
 from __future__ import annotations
 
 import re
+import socket
 import ssl
 
+import aiohttp
 import httpx2
 import openai
 
@@ -27,6 +29,8 @@ _SECRET = re.compile(r"\b(sk|hf|key|token)[-_][\w-]{6,}|Bearer\s+\S+", re.IGNORE
 _TLS_REASON = re.compile(
     r"(self[- ]signed certificate|certificate has expired|hostname mismatch|unable to get [\w ]+)", re.IGNORECASE
 )
+
+_TLS_TEXT = re.compile(r"certificate_verify|\bssl\b|\btls\b|record layer")
 
 REMEDY: dict[ErrorKind, str] = {
     "connection_refused": "Nothing listens there: start the server, or correct its address.",
@@ -99,25 +103,30 @@ def from_exception(error: BaseException, *, proxied: bool = False) -> UpstreamEr
     if isinstance(error, openai.APIStatusError):
         return from_status(error.status_code, error.response.content)
     chain = _chain(error)
-    if any(isinstance(e, ssl.SSLError) for e in chain) or any("CERTIFICATE_VERIFY" in str(e) for e in chain):
-        reason = next((str(e) for e in chain if "certificate" in str(e).lower()), str(chain[-1]))
-        return UpstreamError("tls", f"The server's certificate cannot be trusted ({_tls_reason(reason)})")
     through = " through the proxy of the environment (HTTP_PROXY, HTTPS_PROXY)" if proxied else ""
-    if any(isinstance(e, httpx2.ConnectTimeout) for e in chain):
-        return UpstreamError("connect_timeout", f"No connection in time{through}")
-    if any(isinstance(e, httpx2.ProxyError) for e in chain):
+    # aiohttp names its ssl setting in every message about a connection
+    text = re.sub(r"\bssl:\S+", "", " ".join(str(e) for e in chain).lower())
+    if _has(chain, ssl.SSLError, ssl.CertificateError, aiohttp.ClientSSLError) or _TLS_TEXT.search(text):
+        if "certificate" in text:
+            return UpstreamError("tls", f"The server's certificate cannot be trusted ({_tls_reason(text)})")
+        return UpstreamError("tls", "The server does not speak TLS as expected")
+    if _has(chain, aiohttp.ClientProxyConnectionError, aiohttp.ClientHttpProxyError, httpx2.ProxyError):
         return UpstreamError("connection_refused", f"The proxy of the environment does not connect{through}")
-    if any(isinstance(e, (httpx2.ConnectError, ConnectionRefusedError)) for e in chain):
-        text = " ".join(str(e) for e in chain).lower()
-        if "ssl" in text or "tls" in text or "record layer" in text:
-            return UpstreamError("tls", "The server does not speak TLS as expected")
-        name = "name or service" in text or "nodename" in text or "name resolution" in text
+    if _has(chain, aiohttp.ServerDisconnectedError, aiohttp.ClientPayloadError, ConnectionResetError, BrokenPipeError):
+        return UpstreamError("cut_off", f"The connection broke before the answer was complete{through}")
+    if _has(chain, aiohttp.ClientConnectorError, httpx2.ConnectError, ConnectionRefusedError):
+        name = _has(chain, aiohttp.ClientConnectorDNSError, socket.gaierror) or "name resolution" in text
+        name = name or "name or service" in text or "nodename" in text
         return UpstreamError(
             "connection_refused", "The host name is unknown" if name else f"Connection refused{through}"
         )
-    if any(isinstance(e, (httpx2.TimeoutException, openai.APITimeoutError)) for e in chain):
+    if _has(chain, TimeoutError, httpx2.TimeoutException, openai.APITimeoutError):
         return UpstreamError("connect_timeout", f"No connection in time{through}")
     return UpstreamError("cut_off", f"The connection broke before the answer was complete{through}")
+
+
+def _has(chain: list[BaseException], *kinds: type[BaseException]) -> bool:
+    return any(isinstance(error, kinds) for error in chain)
 
 
 def _tls_reason(text: str) -> str:

@@ -49,9 +49,10 @@ class SseLines:
             self._skip_lf = buffer.endswith(b"\r")
             buffer = buffer.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         *lines, self._rest = buffer.split(b"\n")
+        messages = [message for line in lines if (message := self._line(line)) is not None]
         if len(self._rest) + self._size > MAX_MESSAGE_BYTES:
             raise OverflowError("a message of the stream is longer than 16 MiB")
-        return [message for line in lines if (message := self._line(line)) is not None]
+        return messages
 
     def _line(self, line: bytes) -> SseMessage | None:
         if not line:

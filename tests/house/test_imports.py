@@ -20,7 +20,15 @@ import pytest
 from tests.house.tree import text, under
 
 CORRIDOR: dict[str, tuple[str, ...]] = {
-    "upstream": ("race.upstream", "race.endpoint", "race.sse_lines", "race.wire", "race.records", "race.failures", "race.counters"),
+    "upstream": (
+        "race.upstream",
+        "race.endpoint",
+        "race.sse_lines",
+        "race.wire",
+        "race.records",
+        "race.failures",
+        "race.counters",
+    ),
     "race": ("race.race", "race.lane"),
     "log": ("race.log",),
     "scoreboard": ("race.scoreboard", "race.acceptance", "race.provenance", "race.summary"),

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
+import httpx2
 import pytest
 
 from app.errors import SettingsError
@@ -173,14 +175,19 @@ def test_p39_the_proxy_of_the_environment(
 
 
 def used_proxy(monkeypatch: pytest.MonkeyPatch, url: str) -> Any:
+    """The proxy that requests to ``url`` go through, None when they go straight there."""
     found: list[Any] = []
 
-    class Transport(room.StampingTransport):
-        def __init__(self, **rest: Any) -> None:
-            found.append(rest["proxy"])
-            super().__init__(**rest)
+    def with_proxy(*, proxy: str, **_: Any) -> None:
+        found.append(proxy)
 
-    monkeypatch.setattr(room, "StampingTransport", Transport)
+    def straight(**_: Any) -> None:
+        found.append(None)
+
+    monkeypatch.setattr(
+        room, "httpx2", SimpleNamespace(AsyncClient=with_proxy, Timeout=httpx2.Timeout, Limits=httpx2.Limits)
+    )
+    monkeypatch.setattr(room, "DefaultAioHttpClient", straight)
     make_http(parse_endpoint("F", url), connect_timeout_s=1)
     return found[0]
 

@@ -16,7 +16,7 @@ from app.race.race import Race
 from app.race.scoreboard import Scoreboard
 from app.race.sse_lines import SseLines
 from app.race.summary import RaceSummary, summarize
-from app.race.types import Acceptance, Chunk, Comparison, LaneName, LaneNumbers, LaneStatus
+from app.race.types import Acceptance, Comparison, LaneName, LaneNumbers, LaneStatus
 from app.race.wire import ChunkDecoder
 from tests.fakes.fixtures import HERE, read, recording
 from tests.race.helpers import Clock, FakeRunner, exactly, meta, spec
@@ -211,11 +211,10 @@ def test_the_speedup_of_a_real_pair(pair: str) -> None:
 @pytest.mark.parametrize("pair", ["json_solo", "sql_solo", "code_solo"])
 def test_the_real_greedy_texts_are_compared_by_their_ids(pair: str) -> None:
     def ids(lane: str) -> list[int]:
-        found: list[int] = []
-        for _, payload in recording(f"sse/{pair}_{lane}").payloads:
-            if payload != "[DONE]":
-                found += [i for choice in json.loads(payload)["choices"] for i in choice["token_ids"]]
-        return found
+        payloads = [
+            json.loads(payload) for _, payload in recording(f"sse/{pair}_{lane}").payloads if payload != "[DONE]"
+        ]
+        return [i for message in payloads for choice in message["choices"] for i in choice["token_ids"]]
 
     one, other = ids("baseline"), ids("speculative")
     differs = next((i for i, (a, b) in enumerate(zip(one, other, strict=True)) if a != b), None)
@@ -256,10 +255,9 @@ def test_chat_and_completion_variants_of_real_servers(name: str) -> None:
 def test_a_real_raw_stream_with_merged_steps() -> None:
     # stream_interval 10: chunks of 1, 10, 10 and 3 tokens
     lines, decoder = SseLines(), ChunkDecoder()
-    chunks: list[Chunk] = []
-    for message in lines.feed(read("chat/speculative_stream_interval_10.txt")):
-        if message.data != b"[DONE]" and (found := decoder.decode(message.data, 0)) is not None:
-            chunks.append(found)
+    sent = [message.data for message in lines.feed(read("chat/speculative_stream_interval_10.txt"))]
+    assert sent.pop() == b"[DONE]"
+    chunks = [found for data in sent if (found := decoder.decode(data, 0)) is not None]
     assert [c.tokens for c in chunks if c.tokens] == [1, 10, 10, 3]
     assert chunks[-1].usage is not None
     assert chunks[-1].usage.completion_tokens == 24

@@ -1,0 +1,1 @@
+"""Stand-ins for the servers this project talks to. For tests only."""
