@@ -415,3 +415,33 @@ def test_the_servers_record_replaces_the_guess_from_chunk_sizes() -> None:
     found = board(events, drafts("speculative", 5, RECORD)).numbers("speculative").acceptance
     assert found is not None
     assert (found.source, found.rate, found.mean_length) == ("server", 0.375, 2.5)  # 3/8, 1 + 3/2
+
+
+def test_p15_an_answer_of_one_token_is_no_speedup() -> None:
+    # it would be a ratio of times to first token
+    one = [sent("baseline"), chunk("baseline", 100, 1), ended("baseline", 101)]
+    many = [sent("speculative"), chunk("speculative", 100, 1), chunk("speculative", 200, 9), ended("speculative", 201)]
+    pair = board(started(), one, many).comparison(greedy=False)
+    assert (pair.speedup, pair.decode_speedup, pair.verdict) == (None, None, None)
+
+
+def test_a_lane_that_was_stopped_has_a_rate_but_no_verdict() -> None:
+    # stopped at 10 tokens in 100 ms: 100/s; the other 20 in 100 ms
+    stopped = [sent("baseline"), chunk("baseline", 50, 1), chunk("baseline", 100, 9), ended("baseline", 120, "stopped")]
+    other = [sent("speculative"), chunk("speculative", 50, 1), chunk("speculative", 100, 19), ended("speculative", 101)]
+    pair = board(started(), stopped, other, over(130, "partial")).comparison(greedy=False)
+    assert (pair.speedup, pair.verdict) == (2.0, None)
+
+
+def test_a_lane_that_was_interrupted_has_no_ratio() -> None:
+    live = [started(), streamed("baseline", first_ms=10, every_ms=10, chunks=9), sent("speculative")]
+    live += [chunk("speculative", 10, 1), chunk("speculative", 90, 8)]  # type: ignore[list-item]
+    assert board(*live).comparison(greedy=False).speedup is not None
+    assert board(*live, over(95, "interrupted")).comparison(greedy=False).speedup is None
+
+
+def test_the_guess_from_chunk_sizes_ends_with_the_race() -> None:
+    events = [sent("speculative", num_speculative_tokens=4), chunk("speculative", 1, 1), chunk("speculative", 2, 5)]
+    finished = [*events, ended("speculative", 3)]
+    assert board(finished).numbers("speculative").acceptance is not None  # the counters may still come
+    assert board(finished, over(4)).numbers("speculative").acceptance is None
