@@ -121,7 +121,9 @@ def export(
             f"there is no file {settings.database.name}",
             "Run a race first, or give the right file",
         )
-    race = anyio.run(Store(settings.database).race, run_id)
+    store = Store(settings.database)
+    store.check()
+    race = anyio.run(store.race, run_id)
     if race is None:
         raise UnknownRace("RUN_ID", f"there is no race {run_id!r}", "See the list at /races for ids")
     body = as_json(race) if output == "json" else as_csv(race) if output == "csv" else as_recording(race, hardware)

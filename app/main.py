@@ -148,7 +148,9 @@ async def _http_error(request: Request, error: Exception) -> Response:
     error = cast("HTTPException", error)
     found = SpecraceError("address", f"{error.detail} (HTTP {error.status_code})", "Go back to the start page")
     found.status = error.status_code
-    return await _specrace_error(request, found)
+    response = await _specrace_error(request, found)
+    response.headers.update(error.headers or {})  # Allow, of a 405
+    return response
 
 
 async def _unexpected(request: Request) -> Response:

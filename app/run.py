@@ -55,7 +55,8 @@ def serve(settings: Settings, server: Server) -> None:
         services = make_services(settings, lanes, None, ())
         await _run(services, server, taken)
 
-    _until_the_end(start)
+    with taken:
+        _until_the_end(start)
 
 
 def up(settings: Settings, server: Server, profile: Profile) -> None:
@@ -76,7 +77,8 @@ def up(settings: Settings, server: Server, profile: Profile) -> None:
         pair.warm_up = lambda lane, _: warm_up(lanes[lane])
         await _run(services, server, taken, pair.run, lambda: _tell(pair))
 
-    _until_the_end(start)
+    with taken:
+        _until_the_end(start)
 
 
 def conditions_of(profile: Profile) -> tuple[Caveat, ...]:

@@ -23,12 +23,15 @@ def bind(server: Server) -> socket.socket:
     Raises:
         SettingsError: the address cannot be used.
     """
+    taken: socket.socket | None = None
     try:
         family = socket.getaddrinfo(server.host, server.port, type=socket.SOCK_STREAM)[0][0]
         taken = socket.socket(family, socket.SOCK_STREAM)
         taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         taken.bind((server.host, server.port))
     except OSError as error:
+        if taken is not None:
+            taken.close()
         if error.errno == errno.EADDRINUSE:
             raise SettingsError(
                 "port", f"{server.port} is in use", "Stop what listens there, or give another --port"

@@ -100,10 +100,12 @@ def load_settings(**flags: Any) -> Settings:
         return Settings(**{name: value for name, value in flags.items() if value is not None})
     except ValidationError as error:
         first = error.errors()[0]
+        secret = any(
+            not Settings.model_fields[str(part)].repr for part in first["loc"] if str(part) in Settings.model_fields
+        )
+        told = first["msg"] if secret else f"{first['input']!r}: {first['msg']}"
         name = f"SPECRACE_{'_'.join(str(part) for part in first['loc']).upper()}"
-        raise SettingsError(
-            name, f"{first['input']!r}: {first['msg']}", "Correct it in the flag, the environment or specrace.toml"
-        ) from None
+        raise SettingsError(name, told, "Correct it in the flag, the environment or specrace.toml") from None
 
 
 def _check_file() -> None:

@@ -27,9 +27,24 @@ addEventListener("htmx:before:request", ({ detail }) => {
   $("#notice").replaceChildren();
   settle(true);
 });
+
+// Whoever goes by keyboard stays where they were, though what they pressed is replaced.
+const LINKS = ".tabs a, .picks a";
+let pressed;
+addEventListener("htmx:before:swap", () => {
+  const { activeElement: on } = document;
+  pressed = on?.id === "stop" ? "stop" : on?.matches(LINKS) ? on.getAttribute("href") : undefined;
+});
+function refocus() {
+  if (!pressed || document.activeElement !== document.body) return;
+  const to = pressed === "stop" ? $("#run") : [...document.querySelectorAll(LINKS)].find((a) => a.getAttribute("href") === pressed);
+  to?.focus({ preventScroll: true });
+}
+
 addEventListener("htmx:after:swap", ({ detail }) => {
   settle();
   follow();
+  refocus();
   // On a phone the race begins below the fold: bring it up.
   if (detail.ctx?.target?.id === "arena" && innerWidth < 768) $("#arena").scrollIntoView({ block: "start" });
 });
@@ -79,12 +94,20 @@ function listen(now) {
 
 const NEAR = 32;
 const reading = new WeakSet();
+const put = new WeakMap();
 
+function toEnd(box) {
+  box.scrollTop = box.scrollHeight;
+  put.set(box, box.scrollTop);
+}
+
+// More text may have come between our own scrolling and its event: only a step back is the reader's.
 addEventListener("scroll", ({ target }) => {
   if (!target.classList?.contains("scroll")) return;
   const away = target.scrollHeight - target.scrollTop - target.clientHeight > NEAR;
-  if (away) reading.add(target); else reading.delete(target);
-  target.parentElement.toggleAttribute("data-away", away);
+  if (!away) reading.delete(target);
+  else if (target.scrollTop < (put.get(target) ?? 0) - 1) reading.add(target);
+  target.parentElement.toggleAttribute("data-away", reading.has(target));
 }, { capture: true, passive: true });
 
 let due = false;
@@ -96,7 +119,7 @@ function follow() {
     const running = Boolean($("#wire"));
     for (const box of document.querySelectorAll(".scroll")) {
       // A race that is over opens at its first line, unless there is trouble to be read at the end.
-      if (!reading.has(box) && (running || box.querySelector(".trouble"))) box.scrollTop = box.scrollHeight;
+      if (!reading.has(box) && (running || box.querySelector(".trouble"))) toEnd(box);
     }
   });
 }
@@ -106,7 +129,7 @@ addEventListener("click", ({ target }) => {
   const box = document.getElementById(target.closest?.("[data-follow]")?.dataset.follow);
   if (!box) return;
   reading.delete(box);
-  box.scrollTop = box.scrollHeight;
+  toEnd(box);
 });
 
 // --- clocks -----------------------------------------------------------------------------------------

@@ -23,13 +23,17 @@ async def play(events: Sequence[Event], append: Callable[[Event], None], now_ms:
     and are the same as in the race."""
     event = None
     for event in events:
-        wait_ms = event.t_ms - now_ms()
-        if wait_ms > 1:
-            await anyio.sleep(wait_ms / 1000)
+        await _until(event.t_ms, now_ms)
         append(event)
     if not isinstance(event, RaceFinished):
         # a recording without its end was cut: say so rather than leave viewers waiting
         append(RaceFinished(t_ms=now_ms(), status="interrupted"))
+
+
+async def _until(t_ms: float, now_ms: Callable[[], float]) -> None:
+    """Never early: an event from the future would make a negative span of whatever is read off the clock."""
+    while (wait_ms := t_ms - now_ms()) > 0:  # noqa: ASYNC110  # there is nothing to wait for but the clock
+        await anyio.sleep(wait_ms / 1000)
 
 
 def begins_at_ms(events: Sequence[Event]) -> float:

@@ -204,6 +204,7 @@ class Scoreboard:
         self.lanes: dict[LaneName, LaneBoard] = {lane: LaneBoard(lane) for lane in LANES}
         self.status: RaceStatus = "queued"
         self.position: int | None = None
+        self.was_queued = False
         self.queue_ms: float | None = None
         self.in_flight: int | None = None
         self.started_ms: float | None = None
@@ -220,7 +221,7 @@ class Scoreboard:
         self.now_ms = max(self.now_ms, event.t_ms)
         match event:
             case RaceQueued():
-                self.position = event.position
+                self.position, self.was_queued = event.position, True
             case RaceStarted():
                 self.status, self.position, self.started_ms = "running", None, event.t_ms
                 self.queue_ms, self.in_flight, self._conditions = event.queue_ms, event.in_flight, event.conditions

@@ -149,6 +149,20 @@ class Store:
 
         return await self._read(read)
 
+    def check(self) -> None:
+        """For reading only: that the file is a database of ours.
+
+        Raises:
+            SettingsError: it is not.
+        """
+        try:
+            with closing(sqlite3.connect(f"{self._path.resolve().as_uri()}?mode=ro", uri=True)) as connection:
+                _refuse_newer(connection, self._path)
+                connection.execute("SELECT id, meta, summary FROM races LIMIT 1")
+        except sqlite3.Error as error:
+            reason = f"{self._path.name} is no database of Specrace ({error})"
+            raise SettingsError("SPECRACE_DATABASE", reason, "Give the file that the app writes") from None
+
     async def _read(self, work: Callable[[sqlite3.Connection], T]) -> T:
         def in_thread() -> T:
             with closing(self._connect()) as connection:
@@ -236,14 +250,20 @@ def _run(db: sqlite3.Connection, sql: str, *values: object) -> None:
     db.execute(sql, values)
 
 
-def _migrate(connection: sqlite3.Connection, path: Path) -> None:
-    version = connection.execute("PRAGMA user_version").fetchone()[0]
+def _refuse_newer(connection: sqlite3.Connection, path: Path) -> int:
+    """The version of the file. Raises SettingsError when it is none that we know."""
+    version = int(connection.execute("PRAGMA user_version").fetchone()[0])
     if version > len(_MIGRATIONS):
         raise SettingsError(
             "SPECRACE_DATABASE",
             f"{path.name} was written by a newer version of Specrace",
             "Update Specrace, or give another file",
         )
+    return version
+
+
+def _migrate(connection: sqlite3.Connection, path: Path) -> None:
+    version = _refuse_newer(connection, path)
     for number, script in enumerate(_MIGRATIONS[version:], start=version + 1):
         connection.executescript(f"BEGIN; {script} PRAGMA user_version = {number}; COMMIT;")
 

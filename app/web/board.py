@@ -193,7 +193,7 @@ def _figure(
 
 def _share(part: float, whole: float) -> int:
     """Thousandths of a track."""
-    return 0 if whole <= 0 else min(round(1000 * part / whole), 1000)
+    return 0 if whole <= 0 else min(max(round(1000 * part / whole), 0), 1000)
 
 
 # --- what is said beside ----------------------------------------------------------------------------
@@ -231,7 +231,7 @@ def _chips(board: Scoreboard, compared: Comparison) -> tuple[ChipView, ...]:
                 chips.append(ChipView(text=f"texts diverged{where}", about="caveat-text_diverged"))
             case "not_comparable":
                 chips.append(ChipView(text="texts not comparable", about="text"))
-    if board.queue_ms is not None and board.queue_ms >= 1:
+    if board.queue_ms is not None and board.was_queued:
         chips.append(ChipView(text=f"{say.duration(board.queue_ms)} in the queue, counted nowhere"))
     if board.in_flight is not None and board.in_flight > 1:
         chips.append(ChipView(text=f"{board.in_flight} races in flight", weighty=True))

@@ -18,13 +18,13 @@ from app.web.deps import ServicesDep
 router = APIRouter()
 
 
-@router.get("/healthz")
+@router.api_route("/healthz", methods=["GET", "HEAD"])
 async def healthz() -> Response:
     """The event loop answers."""
     return json({"status": "ok"})
 
 
-@router.get("/readyz")
+@router.api_route("/readyz", methods=["GET", "HEAD"])
 async def readyz(services: ServicesDep) -> Response:
     """Both servers are ready and races are kept; 503 with the reasons otherwise."""
     states = {lane: services.telemetry.state(lane) for lane in LANES}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 
 from fastapi import APIRouter, Request
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from app.race.hub import Run
 from app.services import Services
@@ -33,7 +33,7 @@ async def page_view(services: Services, selected: str | None, *, run: Run | None
     )
 
 
-@router.get("/")
+@router.api_route("/", methods=["GET", "HEAD"])
 async def index(request: Request, services: ServicesDep, workload: str | None = None) -> Response:
     """The page; a click on a tab asks for its part of it."""
     view = await page_view(services, workload)
@@ -42,6 +42,12 @@ async def index(request: Request, services: ServicesDep, workload: str | None = 
     response = HTMLResponse(html, headers={"Vary": "HX-Request, HX-Request-Type", "Cache-Control": "no-store"})
     remember(request, response, visitor_of(request))
     return response
+
+
+@router.get("/favicon.ico")
+async def favicon() -> Response:
+    """Asked for by browsers that look at a stream or JSON directly."""
+    return RedirectResponse("/static/icon.svg", 308)
 
 
 @router.get("/status")

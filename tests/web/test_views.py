@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from app.race.events import Event, RaceStarted
+from app.race.events import Event, RaceQueued, RaceStarted
 from app.race.summary import summarize
 from app.race.types import LaneName
 from app.web import board, deck, panes
@@ -194,7 +194,8 @@ def test_what_can_be_done() -> None:
 
 
 def test_queue_time_is_shown_apart() -> None:
-    events: list[Event] = [RaceStarted(t_ms=12_400, queue_ms=12_400, in_flight=2), *both_done()[1:]]
+    queued = RaceQueued(t_ms=0, position=1)
+    events: list[Event] = [queued, RaceStarted(t_ms=12_400, queue_ms=12_400, in_flight=2), *both_done()[1:]]
     _, folded = fold(events)
     chips = [chip.text for chip in board.score(meta(), folded, folded.now_ms).chips]
     assert "12.40 s in the queue, counted nowhere" in chips
