@@ -115,7 +115,7 @@ class Limits(Struct, frozen=True, kw_only=True):
     races_at_once: int = 1
     queue_limit: int = 50
     abandon_s: float = 12.0
-    linger_s: float = 30.0
+    linger_s: float = 5.0
 
 
 Conditions = Callable[[RaceSpec], tuple[Caveat, ...]]
@@ -313,6 +313,7 @@ class Hub:
         if run.ended:
             return
         run.ended = True
+        run.left_ns = self._clock()  # it stays in memory until the store has surely written it
         run.append(RaceFinished(t_ms=run.now_ms(), status=status))
         if run.is_race:
             self.ended[run.board.status] += 1
