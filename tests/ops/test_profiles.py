@@ -44,7 +44,8 @@ def test_cpu_profile_is_the_measured_recipe() -> None:
     base = server_command(profile, "baseline", port=8101, cache_dir=Path("/c"), allowed_cpus=(0, 1))
     spec = server_command(profile, "speculative", port=8102, cache_dir=Path("/c"), allowed_cpus=(0, 1))
     assert " ".join(base.argv[5:]).split(" --chat-template ")[0] == (
-        "--port 8101 --served-model-name gemma --max-model-len 2048 --no-enable-prefix-caching --enable-prompt-tokens-details --dtype bfloat16 --enforce-eager "
+        "--port 8101 --served-model-name gemma --max-model-len 2048 --no-enable-prefix-caching "
+        "--enable-prompt-tokens-details --dtype bfloat16 --enforce-eager "
         "--gpu-memory-utilization 0.2 --distributed-executor-backend uni"
     )
     assert spec.argv[-3] == (
