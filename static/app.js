@@ -6,7 +6,8 @@ const root = document.documentElement;
 
 // --- one click, one race ---------------------------------------------------------------------------
 
-const live = () => Boolean($("#stop:not(:disabled)"));
+// A recording or a replay (they wear a band) never keeps anybody from racing.
+const live = () => Boolean($("#stop:not(:disabled)")) && !$("#band");
 
 /** The start button rests while this page's race runs; the server's one-time ticket is what really counts. */
 function settle(busy = false) {
