@@ -10,7 +10,7 @@ from fastapi import Depends, Request
 from starlette.responses import Response
 
 from app.errors import NotAllowed, UnknownRace
-from app.race.hub import Run
+from app.race.run import Run
 from app.services import Services
 
 VISITOR = "specrace_visitor"

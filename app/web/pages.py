@@ -7,7 +7,7 @@ import secrets
 from fastapi import APIRouter, Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from app.race.hub import Run
+from app.race.run import Run
 from app.services import Services
 from app.web import board, deck
 from app.web.deps import RunDep, ServicesDep, remember, visitor_of

@@ -10,7 +10,7 @@ from sse_starlette import EventSourceResponse
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from app.errors import InvalidRace, UnknownRace
-from app.race.hub import Run
+from app.race.run import Run
 from app.race.summary import StoredRace
 from app.services import Services
 from app.web import board

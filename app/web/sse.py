@@ -16,7 +16,7 @@ import msgspec
 from sse_starlette import EventSourceResponse
 
 from app.race.events import to_json
-from app.race.hub import Run
+from app.race.run import Run
 from app.web.render import Renderer
 
 T = TypeVar("T")

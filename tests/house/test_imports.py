@@ -29,7 +29,7 @@ CORRIDOR: dict[str, tuple[str, ...]] = {
         "race.failures",
         "race.counters",
     ),
-    "race": ("race.race", "race.lane"),
+    "race": ("race.race", "race.racer", "race.lane"),
     "log": ("race.log",),
     "scoreboard": ("race.scoreboard", "race.acceptance", "race.provenance", "race.summary"),
     "frames": ("web.frames", "web.board", "web.panes", "web.views", "web.words", "web.format", "web.render"),
@@ -43,7 +43,8 @@ BESIDE: dict[str, tuple[str, ...]] = {
     "race.workloads": (),
     "race.store": ("scoreboard",),
     "race.replay": ("log", "scoreboard", "race.store"),
-    "race.hub": ("upstream", "race", "log", "scoreboard", "race.store", "race.replay"),
+    "race.run": ("race", "log", "scoreboard"),
+    "race.hub": ("upstream", "race", "log", "scoreboard", "race.run", "race.store", "race.replay"),
     "race.export": ("scoreboard", "race.replay"),
     "race.sweep": ("upstream", "race", "log", "scoreboard", "race.store", "race.hub"),
     "race.advisor": ("scoreboard", "race.sweep"),
@@ -52,7 +53,7 @@ BESIDE: dict[str, tuple[str, ...]] = {
 
 # What one module of the corridor may know besides, with the reason.
 BESIDES = {
-    "web.sse": {"race.hub"},  # a viewer follows a Run of the hub, and so keeps it alive
+    "web.sse": {"race.run"},  # a viewer follows a Run, and so keeps it alive
 }
 
 # Never below race, whose code knows neither HTTP servers nor HTML.

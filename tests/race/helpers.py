@@ -22,7 +22,8 @@ from app.race.events import (
     RaceFinished,
     RaceStarted,
 )
-from app.race.hub import Hub, Limits, Run
+from app.race.hub import Hub, Limits
+from app.race.run import Run
 from app.race.scoreboard import Scoreboard
 from app.race.store import Store
 from app.race.summary import RaceMeta, RaceSummary, StoredRace, fold

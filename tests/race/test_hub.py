@@ -14,7 +14,8 @@ from app.errors import Busy
 from app.race import hub as hub_room
 from app.race import replay as replay_room
 from app.race.events import Event, RaceFinished, RaceQueued, RaceStarted
-from app.race.hub import Hub, Run
+from app.race.hub import Hub
+from app.race.run import Run
 from app.race.summary import StoredRace, fold
 from tests.race.helpers import (
     FIN,

@@ -11,7 +11,8 @@ import msgspec
 import pytest
 import structlog
 
-from app.race import race as race_room
+from app.race import race as reading_room
+from app.race import racer as race_room
 from app.race.events import ComparisonRead, Event, LaneDrafts, LaneFigures, LaneStarted, RaceFinished, RaceStarted
 from app.race.failures import UpstreamError
 from app.race.race import Race
@@ -365,7 +366,7 @@ async def test_usage_before_the_last_token_is_not_the_total() -> None:
 async def test_readings_come_a_few_times_a_second_and_only_when_something_moved(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(race_room, "READINGS_EVERY_S", 0.03)
+    monkeypatch.setattr(reading_room, "READINGS_EVERY_S", 0.03)
     sink = Sink()
     talks = FakeRunner(tok("a"), 0.08, tok("b", 4), 0.2, tok("c"), 0.05, FIN, total(6))
     await run(race_of(talks, FakeRunner(0.3), sink))

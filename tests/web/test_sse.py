@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.race.events import RaceFinished
-from app.race.hub import Run
+from app.race.run import Run
 from app.race.sse_lines import SseLines
 from app.web import sse
 from app.web.sse import Feeds, done, json_events, message
