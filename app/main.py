@@ -10,6 +10,7 @@ import anyio
 import msgspec
 from fastapi import FastAPI, Request
 from starlette.exceptions import HTTPException
+from starlette.middleware.gzip import GZipMiddleware
 from starlette.responses import HTMLResponse, Response
 from starlette.staticfiles import StaticFiles
 
@@ -110,6 +111,8 @@ def create_app(services: Services, *, background: tuple[Background, ...] = ()) -
     app.add_exception_handler(SpecraceError, _specrace_error)
     app.add_exception_handler(HTTPException, _http_error)
     # four bytes a character at most, and room for the other fields
+    # event streams are never compressed: Starlette leaves text/event-stream alone
+    app.add_middleware(GZipMiddleware, minimum_size=500, compresslevel=6)
     app.add_middleware(Guard, max_body_bytes=4 * services.settings.max_prompt_chars + 65_536, failed=_unexpected)
     return app
 

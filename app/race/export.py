@@ -62,7 +62,7 @@ def as_csv(race: StoredRace) -> bytes:
         took = lane.acceptance
         table.writerow(
             [summary.id, summary.workload, summary.schedule, name]
-            + [cells[figure] for figure in FIGURES]
+            + [str(cell).lower() if isinstance(cell := cells[figure], bool) else cell for figure in FIGURES]
             + ([took.source, took.rate, took.mean_length] if took else [None, None, None])
             + [compared.speedup, compared.decode_speedup, compared.verdict, compared.text]
         )

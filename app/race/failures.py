@@ -33,7 +33,7 @@ _TLS_REASON = re.compile(
 _TLS_TEXT = re.compile(r"certificate_verify|\bssl\b|\btls\b|record layer")
 
 REMEDY: dict[ErrorKind, str] = {
-    "connection_refused": "Nothing listens there: start the server, or correct its address.",
+    "connection_refused": "Start it, wait until it is up again, or correct its address.",
     "connect_timeout": "The server cannot be reached: check that it runs, the tunnel and the network.",
     "first_token_timeout": "It may be loading, compiling or busy: wait until it is ready, then race again.",
     "stalled": "The server or the connection to it hangs: check both, then race again.",
@@ -46,7 +46,7 @@ REMEDY: dict[ErrorKind, str] = {
     "not_a_model_server": "Check the address: it must be an OpenAI-compatible server (vLLM), no login page.",
     "bad_stream": "Check what stands between the app and the server, and the server's log.",
     "stream_error": "Look into the server's log; the other lane is not affected.",
-    "cut_off": "The connection broke, or the server died: look into its log, then race again.",
+    "cut_off": "The server may have died: look into its log, then race again.",
     "aborted": "The server gave this request up: look into its log for the reason.",
     "tls": "Use a certificate that this machine trusts (SSL_CERT_FILE names a CA file), or plain http://.",
 }
@@ -118,7 +118,8 @@ def from_exception(error: BaseException, *, proxied: bool = False) -> UpstreamEr
         name = _has(chain, aiohttp.ClientConnectorDNSError, socket.gaierror) or "name resolution" in text
         name = name or "name or service" in text or "nodename" in text
         return UpstreamError(
-            "connection_refused", "The host name is unknown" if name else f"Connection refused{through}"
+            "connection_refused",
+            "The host name is unknown" if name else f"Nothing listens at the server's address{through}",
         )
     if _has(chain, TimeoutError, httpx2.TimeoutException, openai.APITimeoutError):
         return UpstreamError("connect_timeout", f"No connection in time{through}")

@@ -184,7 +184,7 @@ class LaneBoard:
 
     def elapsed_ms(self, now_ms: float) -> float | None:
         """How long the lane has been at it, until its last token once it has ended; None before it was sent."""
-        return _span(self.sent_ms, self.last_ms if self.ended else now_ms)
+        return _span(self.sent_ms, self.last_ms if self.ended or self.closed else now_ms)
 
     @property
     def acceptance(self) -> Acceptance | None:

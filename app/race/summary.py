@@ -113,8 +113,12 @@ def summarize(meta: RaceMeta, board: Scoreboard, now_ms: float | None = None) ->
 
 
 def _lane(lane: LaneBoard, board: Scoreboard, now_ms: float | None) -> LaneSummary:
+    numbers = board.numbers(lane.lane, now_ms)
+    if board.over and numbers.status == "streaming":
+        # the app went down with the lane open: nothing streams any more
+        numbers = structs.replace(numbers, status="stopped")
     return LaneSummary(
-        **structs.asdict(board.numbers(lane.lane, now_ms)),
+        **structs.asdict(numbers),
         **structs.asdict(lane.identity),
         error=lane.error,
         speculating=lane.speculating,

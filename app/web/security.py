@@ -136,7 +136,14 @@ def _from_elsewhere(headers: Headers) -> bool:
 
 async def _refuse(send: Send, status: int, field: str, reason: str, remedy: str) -> None:
     body = msgspec.json.encode(
-        {"type": "about:blank", "status": status, "field": field, "reason": reason, "remedy": remedy}
+        {
+            "type": "about:blank",
+            "title": reason.capitalize(),
+            "status": status,
+            "field": field,
+            "reason": reason,
+            "remedy": remedy,
+        }
     )
     await send(
         {

@@ -6,6 +6,7 @@ import pytest
 
 from app.race.events import RaceQueued
 from app.race.scoreboard import first_difference, judge
+from app.race.summary import summarize
 from app.race.types import SpecRecord
 from tests.race.helpers import (
     board,
@@ -13,6 +14,7 @@ from tests.race.helpers import (
     drafts,
     ended,
     exactly,
+    meta,
     over,
     sent,
     started,
@@ -445,3 +447,12 @@ def test_the_guess_from_chunk_sizes_ends_with_the_race() -> None:
     finished = [*events, ended("speculative", 3)]
     assert board(finished).numbers("speculative").acceptance is not None  # the counters may still come
     assert board(finished, over(4)).numbers("speculative").acceptance is None
+
+
+def test_an_interrupted_race_stands_still_and_streams_nothing_any_more() -> None:
+    folded = board(started(), sent("baseline", 10), chunk("baseline", 110, 1), over(500, "interrupted"))
+    assert folded.lanes["baseline"].elapsed_ms(99_999) == 100
+    shown = summarize(meta("r"), folded, 99_999)
+    assert shown.lanes["baseline"].status == "stopped"
+    assert shown.lanes["speculative"].status == "waiting"
+    assert shown.comparison.speedup is None

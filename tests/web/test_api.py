@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -611,3 +612,27 @@ def test_p38_a_silent_server_does_not_slow_the_app(here: Site) -> None:
         if "id" in one and one.json.get("lane") == "speculative" and one.json["type"] == "lane.chunk"
     ]
     assert max(b - a for a, b in pairwise(arrived)) < 300
+
+
+# ------------------------------------------------------------------------------------------------ over the wire
+def test_the_first_load_is_compressed_on_the_wire_and_no_more_than_60_kb(here: Site) -> None:
+    """The bytes as they come, not as a test compresses them."""
+    page = here.get("/").text
+    paths = {"/", *re.findall(r'(?:src|href)="(/static/[^"]+)"', page)}
+    assert len(paths) >= 6
+    total = 0
+    with httpx2.Client(base_url=here.root, trust_env=False, verify=False) as client:
+        for path in paths:
+            with client.stream("GET", path, headers={"Accept-Encoding": "gzip"}) as answer:
+                total += sum(len(piece) for piece in answer.iter_raw())
+                big = int(answer.headers.get("content-length", "0")) > 600
+                assert not big or answer.headers.get("content-encoding") == "gzip", path
+    assert total <= 60_000
+
+
+def test_a_stream_is_never_compressed(here: Site) -> None:
+    race = here.finished()
+    for path in (f"/races/{race['id']}/stream", f"/api/races/{race['id']}/events"):
+        answer = here.get(path, headers={"Accept-Encoding": "gzip, br, zstd"})
+        assert "content-encoding" not in answer.headers
+        assert answer.headers["content-type"].startswith("text/event-stream")
