@@ -46,8 +46,10 @@ addEventListener("htmx:after:swap", ({ detail }) => {
   settle();
   follow();
   refocus();
-  // On a phone the race begins below the fold: bring it up.
-  if (detail.ctx?.target?.id === "arena" && innerWidth < 768) $("#arena").scrollIntoView({ block: "start" });
+  // On a phone the race begins below the fold: bring it up for whoever started it, not for a recording that plays itself.
+  const { target, sourceElement } = detail.ctx ?? {};
+  const asked = sourceElement?.matches?.("#start, #start *, .after, .after *");
+  if (target?.id === "arena" && asked && (innerWidth <= 768 || innerHeight < 480)) $("#arena").scrollIntoView({ block: "start" });
 });
 addEventListener("htmx:finally:request", () => settle());
 
@@ -178,6 +180,16 @@ if (matchMedia("(hover: hover)").matches) {
     const tip = document.getElementById(term.getAttribute("popovertarget"));
     if (tip && "hover" in tip.dataset) { delete tip.dataset.hover; tip.hidePopover?.(); }
   });
+  // A click on a word whose explanation the pointer opened keeps it open; the next one closes it.
+  addEventListener("click", (event) => {
+    const term = event.target.closest?.("button.term[popovertarget]");
+    if (!term) return;
+    clearTimeout(opening);
+    const tip = document.getElementById(term.getAttribute("popovertarget"));
+    if (!tip || !("hover" in tip.dataset)) return;
+    delete tip.dataset.hover;
+    if (tip.matches(":popover-open")) event.preventDefault();
+  }, true);
 }
 
 // --- theme ------------------------------------------------------------------------------------------

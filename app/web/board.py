@@ -25,6 +25,9 @@ from app.web.views import (
 
 N = TypeVar("N", int, float)
 
+WORTH_SAYING_MS = 500
+"""A shorter wait in the queue is not worth a remark."""
+
 
 def arena(meta: RaceMeta, board: Scoreboard, *, upto: int, now_ms: float) -> ArenaView:
     """One race: what has happened up to event ``upto``, and where to go on reading."""
@@ -59,7 +62,7 @@ def arena_at_rest(endpoints: Sequence[EndpointState], *, autoplay: str | None = 
             verdict=None,
             headline="no race yet",
             decode=None,
-            acceptance=_no_acceptance(None),
+            acceptance=_no_acceptance(),
             lanes=(_row("baseline", nothing, None, 0, 0), _row("speculative", nothing, None, 0, 0)),
             state="At rest.",
             chips=(),
@@ -90,8 +93,9 @@ def score(meta: RaceMeta, board: Scoreboard, now_ms: float) -> ScoreView:
     compared = board.comparison(now_ms, greedy=meta.spec.sampling.temperature == 0)
     numbers = {lane: board.numbers(lane, now_ms) for lane in LANES}
     done = all(board.lanes[lane].ended for lane in LANES)
+    complete = all(board.lanes[lane].status == "finished" for lane in LANES)
     written = [n.completion_tokens or 0 for n in numbers.values()]
-    track = max(written) if done else max(meta.spec.sampling.max_tokens, *written)
+    track = max(written) if complete else max(meta.spec.sampling.max_tokens, *written)
     longest = max(board.lanes[lane].elapsed_ms(now_ms) or 0.0 for lane in LANES)
     rows = [_row(lane, numbers[lane], board.lanes[lane], track, longest, now_ms) for lane in LANES]
     ended = board.over or done
@@ -101,7 +105,7 @@ def score(meta: RaceMeta, board: Scoreboard, now_ms: float) -> ScoreView:
         verdict=compared.verdict,
         headline=_headline(board, compared, ended=ended),
         decode=None if compared.decode_speedup is None else say.times(compared.decode_speedup),
-        acceptance=_acceptance(board.lanes["speculative"], numbers["speculative"].acceptance),
+        acceptance=_acceptance(board, numbers["speculative"].acceptance),
         lanes=(rows[0], rows[1]),
         state=_state_line(meta, board),
         chips=_chips(board, compared),
@@ -116,11 +120,11 @@ def _headline(board: Scoreboard, compared: Comparison, *, ended: bool) -> str:
             return "in the queue" if board.status == "queued" else "no ratio yet"
         if any(lane.tokens_estimated and lane.chunks for lane in board.lanes.values()):
             return "no ratio: token counts are estimates"
-        return "no ratio: " + _why_no_ratio(board)
+        return "no ratio" + _why_no_ratio(board)
     number = say.times(compared.speedup)
     match compared.verdict:
         case "faster":
-            return f"{say.times_in_words(compared.speedup)} faster"
+            return f"{number} faster"
         case "slower":
             return f"{number}: slower here"
         case "same":
@@ -132,17 +136,22 @@ def _headline(board: Scoreboard, compared: Comparison, *, ended: bool) -> str:
 def _why_no_ratio(board: Scoreboard) -> str:
     bad = [words.LANE_TITLES[lane].lower() for lane in LANES if board.lanes[lane].error is not None]
     if len(bad) == 2:
-        return "both lanes failed"
+        return ": both lanes failed"
     if bad:
-        return f"the {bad[0]} lane did not finish"
-    return "the race did not run to its end" if board.status != "finished" else "nothing to divide"
+        return f": the {bad[0]} lane did not finish"
+    if board.status != "finished":
+        return ": the race did not run to its end"
+    if any(lane.tokens == 1 for lane in board.lanes.values()):
+        return " from a single token"
+    return ": nothing to divide"
 
 
-def _acceptance(it: LaneBoard, reading: Acceptance | None) -> AcceptanceView:
+def _acceptance(board: Scoreboard, reading: Acceptance | None) -> AcceptanceView:
+    it = board.lanes["speculative"]
     if it.speculating is False:
         return _no_acceptance("not speculating")
     if reading is None:
-        return _no_acceptance(None)
+        return _no_acceptance(reason=_why_no_acceptance(board, it))
     if reading.drafted == 0:
         return _no_acceptance("no drafts ran")
     return AcceptanceView(
@@ -154,14 +163,29 @@ def _acceptance(it: LaneBoard, reading: Acceptance | None) -> AcceptanceView:
     )
 
 
-def _no_acceptance(note: str | None) -> AcceptanceView:
-    return AcceptanceView(rate=None, length=None, source=None, about="acceptance", estimated=False, note=note)
+def _why_no_acceptance(board: Scoreboard, it: LaneBoard) -> str | None:
+    if not board.over:
+        return "no draft accepted yet" if it.status == "streaming" and it.first_ms is not None else None
+    if it.error is not None:
+        return "no record: the lane did not finish"
+    match board.status:
+        case "stopped" | "interrupted":
+            return f"no record: the race was {board.status}"
+        case _:
+            return "no record from the server"
+
+
+def _no_acceptance(note: str | None = None, *, reason: str | None = None) -> AcceptanceView:
+    return AcceptanceView(
+        rate=None, length=None, source=None, about="acceptance", estimated=False, note=note, reason=reason
+    )
 
 
 def _row(
     lane: LaneName, n: LaneNumbers, it: LaneBoard | None, track: int, longest_ms: float, now_ms: float = 0.0
 ) -> LaneScoreView:
-    running = it is not None and it.status == "streaming"
+    ended = it is not None and (it.ended or it.closed)
+    running = it is not None and it.status == "streaming" and not ended
     elapsed = None if it is None else it.elapsed_ms(now_ms)
     return LaneScoreView(
         lane=lane,
@@ -177,7 +201,7 @@ def _row(
             race=_share(n.completion_tokens or 0, track),
             wait=_share(n.ttft_ms if n.ttft_ms is not None else elapsed or 0.0, longest_ms),
             write=_share(0.0 if n.ttft_ms is None or elapsed is None else elapsed - n.ttft_ms, longest_ms),
-            ended=it is not None and it.ended,
+            ended=ended,
             told=f"{words.LANE_TITLES[lane]}: {say.count(n.completion_tokens)} tokens, "
             f"{say.duration(n.ttft_ms)} until the first, {say.duration(n.e2e_ms)} in all",
         ),
@@ -206,7 +230,7 @@ def _state_line(meta: RaceMeta, board: Scoreboard) -> str:
             place = "" if board.position is None else f": place {board.position}"
             return f"In the queue{place}. The wait counts in no figure."
         case "running":
-            return f"Racing {schedule}."
+            return f"Raced {schedule}." if band(meta) is not None else f"Racing {schedule}."
         case "finished":
             return f"Finished. Raced {schedule}."
         case "partial":
@@ -231,12 +255,16 @@ def _chips(board: Scoreboard, compared: Comparison) -> tuple[ChipView, ...]:
                 chips.append(ChipView(text=f"texts diverged{where}", about="caveat-text_diverged"))
             case "not_comparable":
                 chips.append(ChipView(text="texts not comparable", about="text"))
-    if board.queue_ms is not None and board.was_queued:
+    if board.was_queued and board.queue_ms is not None and board.queue_ms >= WORTH_SAYING_MS:
         chips.append(ChipView(text=f"{say.duration(board.queue_ms)} in the queue, counted nowhere"))
     if board.in_flight is not None and board.in_flight > 1:
-        chips.append(ChipView(text=f"{board.in_flight} races in flight", weighty=True))
+        chips.append(ChipView(text=f"{board.in_flight} races in flight", weight="doubt"))
     chips.extend(
-        ChipView(text=words.CAVEATS[caveat][0], about=f"caveat-{caveat}", weighty=True)
+        ChipView(
+            text=words.CAVEATS[caveat][0],
+            about=f"caveat-{caveat}",
+            weight="doubt" if caveat in words.DOUBTS else "caveat",
+        )
         for caveat in compared.caveats
         if caveat != "text_diverged"
     )
@@ -255,12 +283,15 @@ def actions(meta: RaceMeta, board: Scoreboard) -> ActionsView:
 
 def spoken(meta: RaceMeta, board: Scoreboard) -> str:
     """The state of the race for the status line that is read out: started, finished, failed, once each."""
+    shown = band(meta)
     match board.status:
         case "queued":
             return "" if board.position is None else f"In the queue: place {board.position}."
         case "running":
             failed = [words.LANE_TITLES[lane] for lane in LANES if board.lanes[lane].error is not None]
-            return f"{' and '.join(failed)} failed." if failed else "Race started."
+            if failed:
+                return f"{' and '.join(failed)} failed."
+            return "Race started." if shown is None else f"{shown.label} race started."
         case "interrupted":
             return "The race was interrupted."
         case "stopped":

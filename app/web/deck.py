@@ -28,6 +28,9 @@ from app.web.views import (
 OWN = "your-prompt"
 """Name of the tab in which visitors write their own prompt, as in ``/?workload=your-prompt``."""
 
+EVERY_S = 2
+"""How often the page asks for the servers, ready or not: one that dies is seen soon."""
+
 
 def page(
     workloads: Workloads,
@@ -156,7 +159,7 @@ def status(endpoints: Sequence[EndpointState], *, workload: str, recordings: Col
         engines=() if ready else tuple(_engine(state) for state in states),
         start=start(states, workload=workload, recorded=workload in recordings),
         poll="/status?" + urlencode({"workload": workload}),
-        every_s=5 if ready else 2,
+        every_s=EVERY_S,
     )
 
 
@@ -172,10 +175,10 @@ def start(states: Sequence[EndpointState], *, workload: str, recorded: bool) -> 
             mode="recorded",
             label="Play the recorded run",
             action=f"/recordings/{quote(workload, safe='')}/play",
-            hint="The live pair is still starting." if starting else "The live pair is not available.",
+            hint=_still_starting(states) if starting else "The live pair is not available.",
         )
     if starting:
-        return StartView(mode="blocked", label="Race", action="/races", hint="The servers are still starting.")
+        return StartView(mode="blocked", label="Race", action="/races", hint=_still_starting(states))
     if ready:
         missing = next(words.LANE_TITLES[state.lane].lower() for state in states if state.status != "ready")
         return StartView(mode="live", label="Race anyway", action="/races", hint=f"The {missing} server is down.")
@@ -187,10 +190,24 @@ def _headline(states: Sequence[EndpointState]) -> str:
         return "Both servers ready"
     if any(_cannot_run(state) for state in states):
         return "The live pair cannot run on this machine"
-    if any(state.status == "starting" for state in states):
-        return "The servers are starting; the page turns live by itself"
-    down = [words.LANE_TITLES[state.lane] for state in states if state.status != "ready"]
+    waking = [state for state in states if state.status == "starting"]
+    down = [words.LANE_TITLES[state.lane] for state in states if state.status not in ("ready", "starting")]
+    if len(waking) == len(states):
+        return "Both servers are starting; the page turns live by itself"
+    if waking:
+        server = f"The {words.LANE_TITLES[waking[0].lane].lower()} server"
+        doing = "crashed and restarts by itself" if _restarts(waking[0]) else "is starting"
+        return f"{server} {doing}; " + (f"{down[0].lower()} not available" if down else "the page turns live by itself")
     return f"{' and '.join(down)} not available"
+
+
+def _still_starting(states: Sequence[EndpointState]) -> str:
+    waking = [words.LANE_TITLES[state.lane].lower() for state in states if state.status == "starting"]
+    return "The servers are still starting." if len(waking) > 1 else f"The {waking[0]} server is still starting."
+
+
+def _restarts(state: EndpointState) -> bool:
+    return state.engine is not None and state.engine.phase == "restarting"
 
 
 def _cannot_run(state: EndpointState) -> bool:

@@ -17,11 +17,6 @@ def times(ratio: float | None) -> str:
     return NA if ratio is None else f"{ratio:.2f}x"
 
 
-def times_in_words(ratio: float) -> str:
-    """The same without idle zeros, for sentences: "1.6x", "0.88x", "2x"."""
-    return f"{ratio:.2f}".rstrip("0").rstrip(".") + "x"
-
-
 def duration(ms: float | None) -> str:
     """A span of time: "118 ms", "2.52 s", "1 min 05 s"."""
     if ms is None:

@@ -47,9 +47,9 @@ def _state(meta: RaceMeta, board: Scoreboard, it: LaneBoard, now_ms: float) -> t
         case "streaming" if it.first_ms is None:
             return "waiting", "waiting for the first token", it.elapsed_ms(now_ms)
         case "streaming":
-            return "streaming", "writing", None
+            return "streaming", "writing" if meta.recorded is None and meta.origin is None else "replaying", None
         case "finished":
-            return (*_ending(it), None)
+            return (*_ending(meta, it), None)
         case "stopped":
             return "stopped", "stopped", None
         case "cut_off":
@@ -67,13 +67,16 @@ def _left_behind(board: Scoreboard, it: LaneBoard) -> tuple[PaneState, str, floa
     return "stopped", "stopped" if it.sent_ms is not None else "not started", None
 
 
-def _ending(it: LaneBoard) -> tuple[PaneState, str]:
+def _ending(meta: RaceMeta, it: LaneBoard) -> tuple[PaneState, str]:
     """How a lane that finished by itself came to its end."""
     if it.called_tool and not it.text:
         return "tool", "tried to call a tool"
     if it.chunks == 0 or not (it.text or it.reasoning):
         return "silent", "no answer"
+    asked = meta.spec.sampling
     match it.finish_reason:
+        case "length" if asked.ignore_eos and it.tokens == asked.max_tokens:
+            return "finished", f"finished, {say.count(it.tokens)} {'token' if it.tokens == 1 else 'tokens'}"
         case "length":
             return "length", "stopped at the length limit"
         case "stop" | None:

@@ -97,7 +97,8 @@ class ChipView(View, frozen=True, kw_only=True):
 
     text: str
     about: str | None = None
-    weighty: bool = False
+    weight: Literal["remark", "caveat", "doubt"] = "remark"
+    """A caveat is to be known; a doubt may have spoiled the result."""
 
 
 class AcceptanceView(View, frozen=True, kw_only=True):
@@ -110,6 +111,8 @@ class AcceptanceView(View, frozen=True, kw_only=True):
     estimated: bool
     note: str | None = None
     """Instead of a number: "not speculating", "no drafts ran"."""
+    reason: str | None = None
+    """Under a number that is missing: why there is none, or none yet."""
 
 
 class ActionsView(View, frozen=True, kw_only=True):

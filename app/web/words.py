@@ -59,7 +59,7 @@ PHASES: dict[EnginePhase, str] = {
     "compiling": "compiling",
     "warming_up": "warming up",
     "ready": "ready",
-    "restarting": "restarting after a crash",
+    "restarting": "crashed; it restarts by itself",
     "failed": "cannot run here",
     "stopped": "stopped",
 }
@@ -143,6 +143,11 @@ CAVEATS: dict[Caveat, tuple[str, str]] = {
     ),
 }
 
+DOUBTS: frozenset[Caveat] = frozenset(
+    ("other_traffic", "counters_reset", "retried", "cold_start", "prefix_cache_differs", "cached_prompt")
+)
+"""The caveats that make a result doubtful; the others only say how it is to be read."""
+
 
 class About(Struct, frozen=True, kw_only=True):
     """What one number means: shown on hover, tap or Enter."""
@@ -213,7 +218,7 @@ ABOUT: tuple[About, ...] = (
         key="race",
         title="Race",
         formula="tokens written ÷ tokens asked for",
-        text="How far each lane has come. Once both have ended, the longer answer is the full track.",
+        text="How far each lane has come. Once both have finished, the longer answer is the full track.",
     ),
     About(
         key="time",

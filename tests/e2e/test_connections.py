@@ -283,7 +283,9 @@ def restarts(chromium: Browser, tmp_path_factory: pytest.TempPathFactory) -> Ite
         for one in every:
             one.begin()
             stack.callback(one.stage.app.stop)
-        for pause_s in (3.5, 2.5):
+        for one in every:  # however long the browser's own back-off takes on a busy machine
+            expect(one.visitor.page.locator("#state")).to_contain_text("Interrupted", timeout=15_000)
+        for pause_s in (0.5, 2.5):
             every[0].visitor.wait(pause_s)
             for one in every:
                 one.streams.append(len(one.visitor.streams))

@@ -21,12 +21,6 @@ def test_a_loss_is_never_rounded_into_a_win() -> None:
     assert say.times(2.384) == "2.38x"
 
 
-def test_ratios_in_sentences_carry_no_idle_zeros() -> None:
-    assert say.times_in_words(1.6) == "1.6x"
-    assert say.times_in_words(2.0) == "2x"
-    assert say.times_in_words(1.95) == "1.95x"
-
-
 @pytest.mark.parametrize(
     ("ms", "text"),
     [(0, "0 ms"), (117.6, "118 ms"), (999.4, "999 ms"), (999.6, "1.00 s"), (2518.3, "2.52 s"), (65_000, "1 min 05 s")],

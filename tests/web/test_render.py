@@ -89,7 +89,7 @@ def test_status_fragments(pair: str) -> None:
     parsed = Balance()
     parsed.feed(text)
     assert parsed.open == []
-    assert f'hx-trigger="every {5 if pair == "ready" else 2}s"' in text
+    assert f'hx-trigger="every {deck.EVERY_S}s"' in text
     assert ("Play the recorded run" in text) == (pair != "ready")
 
 

@@ -7,10 +7,11 @@ import pytest
 
 from app.race.events import Event, RaceQueued, RaceStarted
 from app.race.summary import summarize
-from app.race.types import LaneName
+from app.race.types import LANES, LaneName
 from app.web import board, deck, panes
 from app.web.views import ArenaView, PaneView, StatusView
 from tests.web.scenes import (
+    ENDS,
     PAIRS,
     SCENES,
     WORKLOADS,
@@ -18,6 +19,7 @@ from tests.web.scenes import (
     both_done,
     chunk,
     ended,
+    failed,
     fold,
     meta,
     one_failed,
@@ -124,6 +126,20 @@ def test_p15_no_drafts_is_said_in_words_and_never_0_percent() -> None:
     assert (acceptance.rate, acceptance.note) == (None, "no drafts ran")
 
 
+def test_a_missing_acceptance_has_its_reason() -> None:
+    def reason(events: list[Event]) -> str | None:
+        return board.score(meta(), fold(events)[1], 100.0).acceptance.reason
+
+    one = [*begun(), chunk("speculative", "s", 100)]
+    assert reason(begun()) is None
+    assert reason(one) == "no draft accepted yet"
+    assert reason([*one, over(300, "stopped")]) == "no record: the race was stopped"
+    assert reason([*one, over(300, "interrupted")]) == "no record: the race was interrupted"
+    assert reason([*one, failed("speculative", 200), over(300, "failed")]) == "no record: the lane did not finish"
+    assert reason([*one, *ENDS, over(300, "finished")]) == "no record from the server"
+    assert arena("finished").score.acceptance.reason is None
+
+
 def test_p16_a_server_that_does_not_speculate_is_not_0_percent() -> None:
     events: list[Event] = [RaceStarted(t_ms=0, queue_ms=0, in_flight=1), sent("baseline")]
     not_speculating = msgspec.structs.replace(sent("speculative"), speculating=False, method=None)
@@ -159,6 +175,41 @@ def test_the_race_bar_is_the_share_of_the_tokens_asked_for() -> None:
     # 6 and 6 of 64 tokens
     assert [row.bar.race for row in arena("streaming").score.lanes] == [94, 94]
     assert [row.bar.race for row in arena("finished").score.lanes] == [1000, 1000]
+
+
+def test_after_a_stop_the_race_bar_keeps_its_scale() -> None:
+    # 10 and 10 of 64 tokens
+    assert [row.bar.race for row in arena("stopped").score.lanes] == [156, 156]
+
+
+@pytest.mark.parametrize("scene", ["interrupted", "replay stopped"])
+def test_nothing_moves_in_a_race_that_is_over(scene: str) -> None:
+    for row in arena(scene).score.lanes:
+        assert row.bar.ended
+        assert all(figure.since_ms is None for figure in row.figures)
+
+
+def test_a_lane_held_to_its_length_finished() -> None:
+    events = [
+        *begun(),
+        *(chunk(lane, "x", 9, tokens=64) for lane in LANES),
+        *(ended(lane, 9, "length") for lane in LANES),
+    ]
+    _, folded = fold([*events, over(9, "finished")])
+    view = panes.pane(meta(), folded, "baseline", 9.0)
+    assert (view.state, view.chip) == ("finished", "finished, 64 tokens")
+
+
+def test_a_single_token_gives_no_ratio() -> None:
+    events = [*begun(), *(chunk(lane, "x", 9) for lane in LANES), *(ended(lane, 9) for lane in LANES)]
+    _, folded = fold([*events, over(9, "finished")])
+    assert board.score(meta(), folded, 9.0).headline == "no ratio from a single token"
+
+
+def test_what_plays_again_says_so() -> None:
+    for name in ("recorded", "replay"):
+        assert (arena(name).score.state, pane(name).chip) == ("Raced together.", "replaying")
+    assert arena("recorded").say == "Recorded race started."
 
 
 def test_time_bars_share_one_axis() -> None:
@@ -201,11 +252,21 @@ def test_queue_time_is_shown_apart() -> None:
     assert "12.40 s in the queue, counted nowhere" in chips
     assert "2 races in flight" in chips
     assert "place 3" in arena("queued").score.state
+    hurried = [queued, RaceStarted(t_ms=499, queue_ms=499, in_flight=1), *both_done()[1:]]
+    _, folded = fold(hurried)
+    assert not [chip for chip in board.score(meta(), folded, folded.now_ms).chips if "queue" in chip.text]
+
+
+def test_only_what_makes_a_result_doubtful_is_amber() -> None:
+    started = RaceStarted(t_ms=0, queue_ms=0, in_flight=1, conditions=("shared_device", "cold_start"))
+    _, folded = fold([started, *both_done()[1:]])
+    weights = {chip.text: chip.weight for chip in board.score(meta(), folded, folded.now_ms).chips}
+    assert (weights["shared device"], weights["cold start"]) == ("caveat", "doubt")
 
 
 def test_the_text_verdict_is_a_neutral_note() -> None:
     texts = [chip for chip in arena("finished").score.chips if chip.text.startswith("texts")]
-    assert [(chip.text, chip.weighty) for chip in texts] == [("texts diverged", False)]
+    assert [(chip.text, chip.weight) for chip in texts] == [("texts diverged", "remark")]
     assert [chip.text for chip in arena("sampled").score.chips][:1] == ["texts not comparable"]
     same = [*begun(), *(chunk(lane, "x", 9) for lane in ("baseline", "speculative"))]
     _, folded = fold([*same, ended("baseline", 9), ended("speculative", 9), over(9, "finished")])
@@ -253,9 +314,21 @@ def test_without_a_recording_the_button_says_why_it_rests() -> None:
     assert status("starting", workload=deck.OWN).start.mode == "blocked"
 
 
-def test_the_page_asks_more_often_while_servers_start() -> None:
-    assert (status("ready").every_s, status("starting").every_s) == (5, 2)
+def test_the_page_asks_every_two_seconds_so_that_a_dead_server_is_seen_soon() -> None:
+    assert (status("ready").every_s, status("starting").every_s) == (2, 2)
     assert status("ready").engines == ()
+
+
+def test_the_headline_names_the_server_that_starts() -> None:
+    assert status("starting").headline == "Both servers are starting; the page turns live by itself"
+    one = deck.status([ready("baseline"), PAIRS["starting"][1]], workload="json", recordings=())
+    assert one.headline == "The speculative server is starting; the page turns live by itself"
+    assert one.start.hint == "The speculative server is still starting."
+    again = status("restarting")
+    assert again.headline == "The speculative server crashed and restarts by itself; the page turns live by itself"
+    assert again.engines[1].words == "crashed; it restarts by itself (3 restarts)"
+    other = deck.status([PAIRS["both down"][0], PAIRS["starting"][1]], workload="json", recordings=())
+    assert other.headline == "The speculative server is starting; baseline not available"
 
 
 def test_an_engine_on_its_way_shows_steps_time_and_log() -> None:
