@@ -71,6 +71,10 @@ class RaceSpec(Struct, frozen=True, kw_only=True):
     system: str | None
     sampling: Sampling
     schedule: Schedule
+    first: LaneName = "baseline"
+    """Who goes first when the lanes run in turn; repeats alternate it."""
+    cache_salt: str | None = None
+    """Sent to both servers when set: no prompt of another race shares its prefix-cache blocks."""
 
 
 class Recorded(Struct, frozen=True, kw_only=True):

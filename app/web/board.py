@@ -9,6 +9,7 @@ from app.race.scoreboard import LaneBoard, Scoreboard
 from app.race.summary import RaceMeta
 from app.race.types import LANES, Acceptance, Comparison, EndpointState, LaneName, LaneNumbers
 from app.web import format as say
+from app.web import insight as below
 from app.web import panes, words
 from app.web.views import (
     AcceptanceView,
@@ -40,6 +41,7 @@ def arena(meta: RaceMeta, board: Scoreboard, *, upto: int, now_ms: float) -> Are
         texts=(panes.whole(board.lanes["baseline"]), panes.whole(board.lanes["speculative"])),
         score=score(meta, board, now_ms),
         actions=actions(meta, board),
+        insight=below.insight(meta, board, now_ms),
         say=spoken(meta, board),
     )
 

@@ -24,6 +24,7 @@ from app.race.summary import RaceMeta
 from app.race.types import LANES, LaneName
 from app.web import board as boards
 from app.web import format as say
+from app.web import insight as below
 from app.web import panes
 from app.web.views import FrameView, TextView
 
@@ -36,13 +37,14 @@ def frame(
     ``scores`` asks for the scoreboard; it comes unasked when a state changed or the race is over.
     """
     events = log.between(after, upto)
-    if not scores:
-        scores = board.over or any(not isinstance(event, (LaneChunk, LaneFigures, ComparisonRead)) for event in events)
+    changed = board.over or any(not isinstance(event, (LaneChunk, LaneFigures, ComparisonRead)) for event in events)
+    scores = scores or changed
     spoken = any(isinstance(event, (RaceStarted, LaneFailed, RaceFinished)) for event in events)
     return FrameView(
         texts=tuple(text for lane in LANES if (text := _text(log, events, after, lane)) is not None),
         panes=tuple(panes.pane(meta, board, lane, now_ms) for lane in LANES) if scores else (),
         score=boards.score(meta, board, now_ms) if scores else None,
+        insight=below.insight(meta, board, now_ms) if changed else None,
         actions=boards.actions(meta, board) if board.over else None,
         say=boards.spoken(meta, board) if spoken else None,
     )

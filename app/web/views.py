@@ -148,6 +148,13 @@ class BandView(View, frozen=True, kw_only=True):
     text: str
 
 
+class InsightView(View, frozen=True, kw_only=True):
+    """Below the fold: what stands behind the numbers. A part that has nothing to show is None."""
+
+    race: str
+    over: bool
+
+
 class ArenaView(View, frozen=True, kw_only=True):
     """Panes, scoreboard and the connection of one race; without a race, the same at rest."""
 
@@ -160,6 +167,7 @@ class ArenaView(View, frozen=True, kw_only=True):
     texts: tuple[TextView, TextView]
     score: ScoreView
     actions: ActionsView
+    insight: InsightView | None = None
     say: str = ""
     """For the one status line that is read out."""
     autoplay: str | None = None
@@ -172,6 +180,8 @@ class FrameView(View, frozen=True, kw_only=True):
     texts: tuple[TextView, ...]
     panes: tuple[PaneView, ...]
     score: ScoreView | None
+    insight: InsightView | None
+    """When a state changed: it is not worth rendering twenty times a second."""
     actions: ActionsView | None
     say: str | None
 

@@ -32,7 +32,16 @@ CORRIDOR: dict[str, tuple[str, ...]] = {
     "race": ("race.race", "race.racer", "race.lane"),
     "log": ("race.log",),
     "scoreboard": ("race.scoreboard", "race.acceptance", "race.provenance", "race.summary"),
-    "frames": ("web.frames", "web.board", "web.panes", "web.views", "web.words", "web.format", "web.render"),
+    "frames": (
+        "web.frames",
+        "web.board",
+        "web.insight",
+        "web.panes",
+        "web.views",
+        "web.words",
+        "web.format",
+        "web.render",
+    ),
     "sse": ("web.sse",),
 }
 PLAIN = ("race.types", "race.clock", "race.events", "errors")
