@@ -35,6 +35,7 @@ def choice(delta: object) -> Chunk:
     return Chunk({"choices": [{**CHOICE, "delta": delta}]})
 
 
+REASONS = ("stop", "length", "content_filter", "function_call", "tool_calls", "repetition", "eos_token", "<b>x</b>", "")
 BIG = [TOK("abcd" * 4, 4), SLEEP(0.02)] * 20  # 80 tokens in 20 chunks
 TOOL = {"tool_calls": [{"index": 0, "id": "c", "type": "function", "function": {"name": "f", "arguments": "{"}}]}
 OLD_ERROR = b'data: {"object":"error","message":"CUDA error","type":"InternalServerError","param":null,"code":500}\n\n'
@@ -92,6 +93,12 @@ CASES: dict[str, Case] = {
             DONE,
         ]
     ),
+    # every reason, known to vLLM or not
+    **{f"ends-{reason or 'empty'}": Case([ROLE, *TEN, FIN(reason), USE(10), DONE]) for reason in REASONS},
+    "ends-error": Case([ROLE, *TEN, FIN("error"), USE(10), DONE]),
+    "ends-abort": Case([ROLE, *TEN, FIN("abort"), USE(10), DONE]),
+    "ends-twice": Case([ROLE, *TEN, FIN("stop"), FIN("length"), USE(10), DONE]),
+    "ends-with-no-text-but-counts": Case([ROLE, FIN("stop"), USE(0), DONE]),
     # P08
     "p08-error-frame": Case([ROLE, *TEN, TYPED_ERROR, DONE]),
     "p08-real-vllm": Case([ROLE, *TEN, ERR(), DONE]),
@@ -287,6 +294,39 @@ def test_p07_no_none_or_null_on_screen(runs: Batch, name: str) -> None:
     stream = runs.app.stream(runs[name])
     for word in (">None<", ">null<", ">undefined<", "NaN"):
         assert word not in stream
+
+
+# ------------------------------------------------------------------------------------- reasons to end
+@pytest.mark.parametrize("reason", REASONS)
+def test_a_lane_that_ends_by_itself_finished_whatever_it_calls_the_reason(runs: Batch, reason: str) -> None:
+    run = runs[f"ends-{reason or 'empty'}"]
+    assert run.status == "finished"
+    assert run.speculative["finish_reason"] == (reason or None)
+    assert run.speculative["completion_tokens"] == 10
+    assert run.speculative["text"] == TEN_TEXT
+    assert run.comparison["speedup"] is not None
+    assert "<b>x</b>" not in runs.app.page(run)
+
+
+@pytest.mark.parametrize(
+    ("reason", "status", "kind"), [("error", "failed", "stream_error"), ("abort",) + ("aborted",) * 2]
+)
+def test_a_lane_that_the_server_gave_up_did_not_finish(runs: Batch, reason: str, status: str, kind: str) -> None:
+    run = runs[f"ends-{reason}"]
+    assert run.status == "partial"
+    assert (run.speculative["status"], run.speculative["error"]["kind"]) == (status, kind)
+    assert run.speculative["text"] == TEN_TEXT
+    other_lane_is_fine(run)
+
+
+def test_the_last_reason_is_the_reason(runs: Batch) -> None:
+    assert runs["ends-twice"].speculative["finish_reason"] == "length"
+
+
+def test_a_lane_without_a_token_has_no_figure_and_is_no_success_to_look_at(runs: Batch) -> None:
+    lane = runs["ends-with-no-text-but-counts"].speculative
+    assert [lane[name] for name in ("ttft_ms", "tpot_ms", "e2e_ms", "tokens_per_second")] == [None] * 4
+    assert "no answer" in runs.app.page(runs["ends-with-no-text-but-counts"])
 
 
 # ------------------------------------------------------------------------------------------------ P08
