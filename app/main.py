@@ -9,6 +9,7 @@ from typing import Any, cast
 import anyio
 import msgspec
 from fastapi import FastAPI, Request
+from msgspec import structs
 from starlette.exceptions import HTTPException
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.responses import HTMLResponse, Response
@@ -16,18 +17,21 @@ from starlette.staticfiles import StaticFiles
 
 from app import __version__
 from app.errors import Busy, SpecraceError
+from app.ops.preflight import Preflight
 from app.ops.telemetry import Engines, Telemetry
-from app.race.endpoint import Endpoint
+from app.race.endpoint import CONNECTIONS, Endpoint
+from app.race.fairness import scheduling_differs
 from app.race.hub import Hub, Limits
 from app.race.lane import LaneServer
+from app.race.repeater import Repeater
 from app.race.replay import read_recording
 from app.race.store import Store
-from app.race.types import LANES, Caveat, LaneName, RaceSpec
+from app.race.types import LANES, LaneName, Setting
 from app.race.upstream import Timeouts, Upstream
 from app.race.workloads import load_workloads
 from app.services import Services
 from app.settings import HOME, Settings
-from app.web import api, health, pages, races
+from app.web import api, checks, health, pages, races, series
 from app.web.render import Renderer
 from app.web.security import Guard
 from app.web.sse import Feeds
@@ -36,50 +40,72 @@ RECORDINGS = HOME / "deploy" / "recordings"
 
 
 def make_lanes(
-    settings: Settings, endpoints: Mapping[LaneName, Endpoint], methods: Mapping[LaneName, str]
+    settings: Settings,
+    endpoints: Mapping[LaneName, Endpoint],
+    methods: Mapping[LaneName, str],
+    *,
+    connections: int = CONNECTIONS,
 ) -> dict[LaneName, LaneServer]:
     """A LaneServer for each lane; ``methods`` names how a lane drafts, where that is known."""
     timeouts = Timeouts(
         connect_s=settings.connect_timeout, first_token_s=settings.first_token_timeout, stall_s=settings.stall_timeout
     )
-    return {lane: LaneServer(lane, Upstream(endpoints[lane], timeouts), method=methods.get(lane)) for lane in LANES}
+    ways = {lane: Upstream(endpoints[lane], timeouts, connections=connections) for lane in LANES}
+    return {lane: LaneServer(lane, ways[lane], method=methods.get(lane)) for lane in LANES}
+
+
+def known_of(lanes: Mapping[LaneName, LaneServer], setting: Setting | None) -> Callable[[], Setting]:
+    """What is known of the pair whenever a race begins: ``setting``, and whether the servers are warm."""
+    same_host = len({lane.upstream.endpoint.host for lane in lanes.values()}) == 1
+
+    def known() -> Setting:
+        base, spec = lanes["baseline"], lanes["speculative"]
+        differ = False if spec.speculating is False else scheduling_differs(spec.identity.method, None)
+        return structs.replace(
+            setting or Setting(same_host=same_host, scheduling_differs=differ),
+            baseline_warm=base.warm,
+            speculative_warm=spec.warm,
+        )
+
+    return known
 
 
 def make_services(
-    settings: Settings, lanes: Mapping[LaneName, LaneServer], engines: Engines | None, fixed: tuple[Caveat, ...]
+    settings: Settings, lanes: Mapping[LaneName, LaneServer], engines: Engines | None, setting: Setting | None = None
 ) -> Services:
-    """Everything with a life, not started yet.
+    """Everything with a life, not started yet. ``setting`` is what is known of our own pair, None of foreign servers.
 
     Raises:
         SettingsError: workloads or recordings cannot be read.
     """
 
-    def conditions(spec: RaceSpec) -> tuple[Caveat, ...]:
-        found: list[Caveat] = [] if all(lane.warm for lane in lanes.values()) else ["cold_start"]
-        if spec.schedule == "together" and len({lane.upstream.endpoint.host for lane in lanes.values()}) == 1:
-            found.append("shared_device")
-        return (*found, *fixed)
-
     store = Store(settings.database)
     limits = Limits(races_at_once=settings.races_at_once, queue_limit=settings.queue_limit)
-    hub = Hub(lanes, store, limits, conditions, lambda: lanes["speculative"].state.version)
+    hub = Hub(lanes, store, limits, known_of(lanes, setting), lambda: lanes["speculative"].state.version)
     renderer = Renderer()
     recordings = {
         race.meta.spec.workload: race
         for path in sorted(RECORDINGS.glob("*.jsonl.gz"))
         if (race := read_recording(path))
     }
+    workloads = load_workloads(settings.workloads)
     return Services(
         settings=settings,
-        workloads=load_workloads(settings.workloads),
+        workloads=workloads,
         recordings={name: race for name, race in recordings.items() if name is not None},
         lanes=lanes,
         telemetry=Telemetry(lanes, busy=lambda: hub.racing, engines=engines),
         store=store,
         hub=hub,
+        repeater=Repeater(hub),
+        preflight=Preflight(lanes, workloads, hub, equal_scheduling=_equal_scheduling(setting)),
         renderer=renderer,
         feeds=Feeds(renderer),
     )
+
+
+def _equal_scheduling(setting: Setting | None) -> bool | None:
+    return None if setting is None or setting.scheduling_differs is None else not setting.scheduling_differs
 
 
 Background = Callable[[], Any]
@@ -96,6 +122,8 @@ def create_app(services: Services, *, background: tuple[Background, ...] = ()) -
             for work in (services.telemetry.watch, services.hub.watch, *background):
                 group.start_soon(work)
             yield {"services": services}
+            await services.preflight.close()
+            await services.repeater.close()
             await services.hub.close()
             group.cancel_scope.cancel()
         for lane in services.lanes.values():
@@ -106,7 +134,7 @@ def create_app(services: Services, *, background: tuple[Background, ...] = ()) -
         title="Specrace", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None
     )
     app.mount("/static", CachedFiles(directory=HOME / "static"), name="static")
-    for room in (health, api, races, pages):
+    for room in (health, series, api, checks, races, pages):
         app.include_router(room.router)
     app.add_exception_handler(SpecraceError, _specrace_error)
     app.add_exception_handler(HTTPException, _http_error)

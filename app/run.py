@@ -7,7 +7,6 @@ import sys
 from collections.abc import Mapping
 
 import anyio
-import structlog
 import typer
 
 from app.errors import SettingsError
@@ -16,21 +15,13 @@ from app.ops.engines import cache_folder
 from app.ops.profiles import Profile
 from app.ops.supervisor import Pair
 from app.race.endpoint import Endpoint, parse_endpoint
-from app.race.failures import UpstreamError
+from app.race.fairness import scheduling_differs
 from app.race.lane import LaneServer
-from app.race.types import LANES, Caveat, Chunk, EngineProgress, LaneName, RaceSpec, Sampling
+from app.race.types import LANES, EngineProgress, LaneName, Setting
+from app.race.warm_up import warm_up
 from app.server import bind, configure_logs, serve_until_signal
 from app.services import Services
 from app.settings import Server, Settings
-
-_log = structlog.get_logger()
-WARM_UP = RaceSpec(
-    workload=None,
-    prompt="One, two, three, one, two, three, one, two,",
-    system=None,
-    sampling=Sampling(temperature=0.0, top_p=1.0, seed=0, max_tokens=16, ignore_eos=True),
-    schedule="together",
-)
 
 
 def serve(settings: Settings, server: Server) -> None:
@@ -39,20 +30,13 @@ def serve(settings: Settings, server: Server) -> None:
     Raises:
         SettingsError: a server is not configured, or something else is wrong before the start.
     """
-    endpoints: dict[LaneName, Endpoint] = {}
-    for lane in LANES:
-        endpoint = settings.endpoint(lane)
-        if endpoint is None:
-            raise SettingsError(
-                f"--{lane}", "no server is given for this lane", f"Give --{lane} URL, or run: specrace up"
-            )
-        endpoints[lane] = endpoint
+    endpoints = settings.endpoints()
     configure_logs()
     taken = bind(server)
 
     async def start() -> None:
         lanes = make_lanes(settings, endpoints, {})
-        services = make_services(settings, lanes, None, ())
+        services = make_services(settings, lanes, None)
         await _run(services, server, taken)
 
     with taken:
@@ -73,32 +57,30 @@ def up(settings: Settings, server: Server, profile: Profile) -> None:
         endpoints: dict[LaneName, Endpoint] = {lane: parse_endpoint(lane, pair.base_url(lane)) for lane in LANES}
         methods: dict[LaneName, str] = {lane: method for lane in LANES if (method := pair.identity(lane).method)}
         lanes = make_lanes(settings, endpoints, methods)
-        services = make_services(settings, lanes, pair, conditions_of(profile))
-        pair.warm_up = lambda lane, _: warm_up(lanes[lane])
+        services = make_services(settings, lanes, pair, setting_of(profile))
+        pair.warm_up = lambda lane, _: probe_and_warm_up(lanes[lane])
         await _run(services, server, taken, pair.run, lambda: _tell(pair))
 
     with taken:
         _until_the_end(start)
 
 
-def conditions_of(profile: Profile) -> tuple[Caveat, ...]:
-    """Caveats of every race with this pair."""
-    loses_async = profile.speculative.method in ("ngram", "suffix", "medusa")
-    keeps_async = not any("--no-async-scheduling" in text for text in (*profile.server.args, *profile.baseline.args))
-    return ("scheduling_differs",) if loses_async and keeps_async else ()
+def setting_of(profile: Profile) -> Setting:
+    """What is known of our own pair, whatever the race."""
+    flags = (*profile.server.args, *profile.baseline.args)
+    # vLLM's CPU backend runs without it whatever the method, so the lanes are equal there
+    keeps_async = profile.needs.device != "cpu" and "--no-async-scheduling" not in flags
+    return Setting(
+        shared_device=profile.shared_device,
+        same_host=True,
+        scheduling_differs=scheduling_differs(profile.speculative.method, keeps_async),
+    )
 
 
-async def warm_up(lane: LaneServer) -> None:
-    """One short answer that counts nowhere, so that no race pays for a first kernel or a cold cache."""
+async def probe_and_warm_up(lane: LaneServer) -> None:
+    """What the supervisor does with a server that has just come up."""
     await lane.probe()
-
-    def drop(_: Chunk) -> None:
-        """The answer is not looked at."""
-
-    try:
-        await lane.run(WARM_UP, await lane.model(), lambda _at, _again: None, drop)
-    except UpstreamError as error:
-        _log.warning("warm-up failed", lane=lane.lane, reason=error.raw)
+    await warm_up(lane.lane, lane)
 
 
 def _until_the_end(start: Background) -> None:

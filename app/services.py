@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from app.ops.preflight import Preflight
 from app.ops.telemetry import Telemetry
 from app.race.hub import Hub
 from app.race.lane import LaneServer
+from app.race.repeater import Repeater
 from app.race.store import Store
 from app.race.summary import StoredRace
 from app.race.types import LaneName
@@ -28,6 +30,8 @@ class Services:
     telemetry: Telemetry
     store: Store
     hub: Hub
+    repeater: Repeater
+    preflight: Preflight
     renderer: Renderer
     feeds: Feeds
     profile_notes: str | None = None

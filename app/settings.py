@@ -14,7 +14,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from app.errors import SettingsError
 from app.race.endpoint import Endpoint, parse_endpoint
-from app.race.types import LaneName
+from app.race.types import LANES, LaneName
 
 HOME = Path(__file__).resolve().parent.parent
 """The project: templates, static and deploy lie beside the package."""
@@ -80,6 +80,21 @@ class Settings(BaseSettings):
             model=getattr(self, f"{lane}_model"),
             metrics_url=getattr(self, f"{lane}_metrics_url"),
         )
+
+    def endpoints(self) -> dict[LaneName, Endpoint]:
+        """The servers of both lanes.
+
+        Raises:
+            SettingsError: one is not configured, or its URL is wrong.
+        """
+        found: dict[LaneName, Endpoint] = {}
+        for lane in LANES:
+            endpoint = self.endpoint(lane)
+            if endpoint is None:
+                reason = "no server is given for this lane"
+                raise SettingsError(f"--{lane}", reason, f"Give --{lane} URL, or run: specrace up")
+            found[lane] = endpoint
+        return found
 
 
 class Server(Struct, frozen=True, kw_only=True):

@@ -38,7 +38,7 @@ addEventListener("htmx:before:swap", () => {
 });
 function refocus() {
   if (!pressed || document.activeElement !== document.body) return;
-  const to = pressed === "stop" ? $("#run") : [...document.querySelectorAll(LINKS)].find((a) => a.getAttribute("href") === pressed);
+  const to = pressed === "stop" ? $("#stop:not(:disabled)") ?? $("#run") : [...document.querySelectorAll(LINKS)].find((a) => a.getAttribute("href") === pressed);
   to?.focus({ preventScroll: true });
 }
 
@@ -192,6 +192,165 @@ if (matchMedia("(hover: hover)").matches) {
   }, true);
 }
 
+// --- copy a table to paste it elsewhere --------------------------------------------------------------
+
+function offerCopies() {
+  for (const button of document.querySelectorAll("[data-copy]")) button.hidden = !navigator.clipboard;
+}
+addEventListener("htmx:after:swap", offerCopies);
+offerCopies();
+
+addEventListener("click", async ({ target }) => {
+  const button = target.closest?.("[data-copy]");
+  if (!button) return;
+  const words = button.textContent;
+  try {
+    const answer = await fetch(button.dataset.copy);
+    if (!answer.ok) throw new Error(answer.status);
+    await navigator.clipboard.writeText(await answer.text());
+    button.textContent = "Copied";
+  } catch { button.textContent = "Could not copy: use the link"; }
+  setTimeout(() => { button.textContent = words; }, 2000);
+});
+
+// --- which tokens were drafted ----------------------------------------------------------------------
+// A span tells its tokens in data-ink, one word a step (app/web/ink.py has the grammar); the words are made here.
+
+const unmarked = () => root.dataset.ink === "off";
+const mark = () => $("#ink")?.setAttribute("aria-pressed", String(!unmarked()));
+addEventListener("htmx:after:swap", mark);
+
+addEventListener("click", ({ target }) => {
+  if (!target.closest?.("#ink")) return;
+  root.dataset.ink = unmarked() ? "on" : "off";
+  try { localStorage.setItem("ink", root.dataset.ink); } catch { /* not kept, then */ }
+  mark();
+});
+
+/** Characters of ``box`` before a place in it. */
+function before(box, node, offset) {
+  const range = new Range();
+  range.setStart(box, 0);
+  range.setEnd(node, offset);
+  return range.toString().length;
+}
+
+/** The character of ``span`` under a point; a caret stands between two. */
+function under(span, x, y) {
+  const caret = document.caretPositionFromPoint?.(x, y);
+  const range = caret ? undefined : document.caretRangeFromPoint?.(x, y);
+  const node = caret?.offsetNode ?? range?.startContainer;
+  const offset = caret?.offset ?? range?.startOffset;
+  if (node?.nodeType !== Node.TEXT_NODE || !span.contains(node)) return undefined;
+  const index = before(span, node, offset);
+  if (!offset) return index;
+  const previous = new Range();
+  previous.setStart(node, offset - 1);
+  previous.setEnd(node, offset);
+  const inside = [...previous.getClientRects()].some((box) => box.left <= x && x < box.right && box.top <= y && y < box.bottom);
+  return inside ? index - 1 : index;
+}
+
+/** What is known of the token at a character of ``span``. */
+function token(span, index) {
+  let step = Number(span.dataset.step);
+  let end = 0;
+  for (const word of span.dataset.ink.split(" ")) {
+    const [head, lengths] = word.split(":");
+    let place = 0;
+    for (const entry of lengths.split(",")) {
+      const [length, tokens = 1] = entry.split("*").map(Number);
+      end += length;
+      if (index < end) return say(head, place, tokens, step, span.classList.contains("hint"));
+      place += tokens;
+    }
+    if (head.startsWith("~")) step += Number(head.slice(1).split(".")[0]);
+    else if (head !== "p" && head !== "?") step += 1;
+  }
+  return undefined;
+}
+
+function say(head, place, tokens, step, hint) {
+  if (head === "p") return "first token · from the prefill, before any draft";
+  if (head === "?") return "the server did not count these tokens";
+  const where = step ? `step ${step} · ` : "";
+  const doubt = hint ? ` · ${step ? "approximate" : "estimate"}` : "";
+  return where + origin(head, place, tokens) + doubt;
+}
+
+function origin(head, place, tokens) {
+  if (head.startsWith("~")) {
+    const [, drafts, total] = head.slice(1).split(".").map(Number);
+    return drafts ? `${drafts} of these ${total} tokens drafted, where is not known` : "target's own tokens";
+  }
+  const [accepted, drafted] = head.split("/");
+  const of = drafted ? ` of ${drafted}` : "";
+  if (place >= Number(accepted)) {
+    return accepted ? `target's own token, after ${accepted} accepted${of}` : "target's own token, no accepted draft before it";
+  }
+  if (place + tokens > Number(accepted)) {
+    const drafts = Number(accepted) - place;
+    return `${drafts} draft ${drafts === 1 ? "token" : "tokens"}${of} and the target's own`;
+  }
+  return `draft ${tokens === 1 ? `token ${place + 1}` : `tokens ${place + 1}–${place + tokens}`}${of} · accepted`;
+}
+
+const tip = document.createElement("p");
+tip.className = "inktip";
+tip.id = "inktip";
+tip.hidden = true;
+document.body.append(tip);
+const hush = () => { tip.hidden = true; };
+
+let pointing;
+function point({ target, clientX: x, clientY: y }) {
+  cancelAnimationFrame(pointing);
+  const span = unmarked() ? undefined : target.closest?.("span[data-ink]");
+  if (!span) return hush();
+  pointing = requestAnimationFrame(() => {
+    const index = span.isConnected ? under(span, x, y) : undefined;
+    const words = index === undefined ? undefined : token(span, index);
+    if (!words) return hush();
+    tip.textContent = words;
+    tip.hidden = false;
+    const box = tip.getBoundingClientRect();
+    tip.style.left = `${Math.max(8, Math.min(x - 16, document.documentElement.clientWidth - box.width - 8))}px`;
+    tip.style.top = `${y - box.height - 16 < 8 ? y + 24 : y - box.height - 16}px`;
+  });
+}
+addEventListener("pointermove", (event) => { if (event.pointerType === "mouse") point(event); }, { passive: true });
+addEventListener("click", point);
+addEventListener("scroll", hush, { capture: true, passive: true });
+addEventListener("keydown", ({ key }) => { if (key === "Escape") hush(); });
+
+// A text that comes whole once more keeps the reader's selection.
+let held;
+addEventListener("htmx:before:swap", () => {
+  const chosen = getSelection();
+  const box = chosen.isCollapsed ? undefined : chosen.anchorNode?.parentElement?.closest(".speculative .out, .speculative .think");
+  held = box?.contains(chosen.focusNode)
+    ? { id: box.id, node: chosen.anchorNode, from: before(box, chosen.anchorNode, chosen.anchorOffset), to: before(box, chosen.focusNode, chosen.focusOffset) }
+    : undefined;
+});
+
+function place(box, index) {
+  const texts = document.createTreeWalker(box, NodeFilter.SHOW_TEXT);
+  let rest = index;
+  while (texts.nextNode()) {
+    if (rest <= texts.currentNode.length) return [texts.currentNode, rest];
+    rest -= texts.currentNode.length;
+  }
+  return undefined;
+}
+
+addEventListener("htmx:after:swap", () => {
+  if (!held || held.node.isConnected) return;
+  const box = document.getElementById(held.id);
+  const [from, to] = box ? [place(box, held.from), place(box, held.to)] : [];
+  held = undefined;
+  if (from && to) getSelection().setBaseAndExtent(...from, ...to);
+});
+
 // --- theme ------------------------------------------------------------------------------------------
 
 $("#theme")?.addEventListener("click", () => {
@@ -224,3 +383,4 @@ function press(selector, event) {
 
 settle();
 follow();
+mark();

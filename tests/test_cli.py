@@ -64,9 +64,24 @@ def one_line(found: tuple[int, list[str], str], *words: str) -> None:
         (["serve", "--port", "0"], "port"),
         (["serve", "--port", "70000"], "port"),
         (["serve", "surplus"], "surplus"),
+        (["check", "--nope"], "--nope"),
+        (["check", "--baseline", "http://127.0.0.1:9"], "--speculative"),
         (["nope"], "nope"),
         (["up", "--profile", "nope"], "nope"),
         (["up", "--profile", "none.toml"], "none.toml"),
+        (["bench"], "--baseline"),
+        (["bench", "--repeats", "0"], "repeats"),
+        (["bench", "--schedule", "later"], "schedule"),
+        (["bench", "--concurrency", "0"], "--concurrency"),
+        (["bench", "--concurrency", "1,two"], "--concurrency"),
+        (["bench", "--concurrency", ""], "--concurrency"),
+        (["bench", "--workload", "nope"], "json-records"),
+        (["bench", "--max-tokens", "0"], "max-tokens"),
+        (["bench", "--temperature", "nan"], "temperature"),
+        (["bench", "--prompt", " "], "--prompt"),
+        (["bench", "--prompts", "none.txt"], "none.txt"),
+        (["bench", *BOTH, "--json", "none/out.json"], "--json"),
+        (["bench", *BOTH, "--json", "-", "--csv", "-"], "--csv"),
         (["export"], "RUN_ID"),
         (["export", "x", "--format", "nope"], "nope"),
         (["--nope"], "--nope"),
@@ -74,6 +89,23 @@ def one_line(found: tuple[int, list[str], str], *words: str) -> None:
 )
 def test_a_wrong_option_is_one_line(cli: Run, args: list[str], word: str) -> None:
     one_line(cli(*args), word)
+
+
+@pytest.mark.parametrize(
+    ("name", "body", "words"),
+    [
+        ("empty.txt", b"\n  \n", ("--prompts", "empty.txt")),
+        ("latin.txt", b"caf\xe9", ("latin.txt", "UTF-8")),
+        ("list.jsonl", b'{"prompt": "a"}\n["b"]\n', ("list.jsonl", "line 2")),
+        ("blank.jsonl", b'{"prompt": " "}\n', ("line 1",)),
+        ("half.jsonl", b'{"prompt": "a"', ("line 1",)),
+    ],
+)
+def test_a_file_without_usable_prompts_is_one_line(
+    cli: Run, tmp_path: Path, name: str, body: bytes, words: tuple[str, ...]
+) -> None:
+    (tmp_path / name).write_bytes(body)
+    one_line(cli("bench", *BOTH, "--prompts", tmp_path / name), *words)
 
 
 @pytest.mark.parametrize(
@@ -194,7 +226,7 @@ def test_no_arguments_lead_to_the_help(cli: Run) -> None:
 
 
 def test_help_is_no_error(cli: Run) -> None:
-    for args in (["--help"], ["serve", "--help"], ["up", "--help"], ["export", "--help"]):
+    for args in (["--help"], ["serve", "--help"], ["up", "--help"], ["check", "--help"], ["export", "--help"]):
         status, lines, out = cli(*args)
         assert (status, lines) == (0, [])
         assert "Usage" in out or "usage" in out

@@ -106,7 +106,11 @@ def _without_openai_variables() -> Generator[None]:
         os.environ.update(hidden)
 
 
-def make_http(endpoint: Endpoint, *, connect_timeout_s: float) -> httpx2.AsyncClient:
+CONNECTIONS = 64
+"""To one server at once, unless somebody asks for more (a load of ``specrace bench``)."""
+
+
+def make_http(endpoint: Endpoint, *, connect_timeout_s: float, connections: int = CONNECTIONS) -> httpx2.AsyncClient:
     """The lane's own connections, on aiohttp: its parser reads a chunk at half the cost of httpx's own transport, and
     the SDK brings the adapter. Only connecting has a time limit here: how long to wait for a first token and how
     long between two chunks is the reader's business (app.race.upstream).
@@ -135,7 +139,7 @@ def make_http(endpoint: Endpoint, *, connect_timeout_s: float) -> httpx2.AsyncCl
     settings: dict[str, Any] = {
         "verify": trusted,
         "timeout": timeout,
-        "limits": httpx2.Limits(max_connections=64, max_keepalive_connections=8, keepalive_expiry=4),
+        "limits": httpx2.Limits(max_connections=connections, max_keepalive_connections=8, keepalive_expiry=4),
         "trust_env": False,
         "follow_redirects": False,
         "event_hooks": {"request": [before_sending]},

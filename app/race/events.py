@@ -14,11 +14,14 @@ from msgspec import Struct
 
 from app.race.types import (
     Acceptance,
+    Candidate,
+    Cause,
     Caveat,
     LaneError,
     LaneName,
     LaneStatus,
     RaceStatus,
+    Setting,
     SpecRecord,
     TextVerdict,
     Verdict,
@@ -37,17 +40,21 @@ class RaceQueued(_Event, frozen=True, kw_only=True, tag="race.queued"):
 
 class RaceStarted(_Event, frozen=True, kw_only=True, tag="race.started"):
     """The pair is ours. ``queue_ms`` is never part of a figure; ``in_flight`` counts races of this app that
-    run on the pair, this one included; ``conditions`` are caveats known before the first token."""
+    run on the pair, this one included; ``conditions`` are caveats known before the first token, ``setting`` what they
+    were taken from (None in races of before)."""
 
     queue_ms: float
     in_flight: int
     conditions: tuple[Caveat, ...] = ()
+    setting: Setting | None = None
 
 
 class LaneStarted(_Event, frozen=True, kw_only=True, tag="lane.started"):
     """The lane's HTTP request is being sent: t=0 of its figures. Comes again after a fallback (``retried``).
 
-    ``speculating`` is None where the server gives no way to know.
+    ``speculating`` is None where the server gives no way to know. ``requests_running`` and ``requests_waiting``: what
+    the server had in hand just before the race, as its /metrics told; None where it was not asked or did not tell.
+    ``salted``: the request carried a cache salt.
     """
 
     lane: LaneName
@@ -56,6 +63,9 @@ class LaneStarted(_Event, frozen=True, kw_only=True, tag="lane.started"):
     num_speculative_tokens: int | None = None
     speculating: bool | None = None
     retried: bool = False
+    requests_running: int | None = None
+    requests_waiting: int | None = None
+    salted: bool = False
 
 
 class LaneChunk(_Event, frozen=True, kw_only=True, tag="lane.chunk"):
@@ -68,6 +78,15 @@ class LaneChunk(_Event, frozen=True, kw_only=True, tag="lane.chunk"):
     tokens_exact: bool = True
     token_ids: tuple[int, ...] | None = None
     tool_call: bool = False
+
+
+class LaneVocabulary(_Event, frozen=True, kw_only=True, tag="lane.vocabulary"):
+    """Texts of tokens that this lane's server told or taught earlier: those of chunks with several tokens, so that
+    their text can be cut between them (app/race/spelling.py). ``texts[i]`` is the text of token ``ids[i]``."""
+
+    lane: LaneName
+    ids: tuple[int, ...]
+    texts: tuple[str, ...]
 
 
 class LaneUsage(_Event, frozen=True, kw_only=True, tag="lane.usage"):
@@ -129,6 +148,18 @@ class ComparisonRead(_Event, frozen=True, kw_only=True, tag="comparison"):
     text: TextVerdict = "not_comparable"
     diverges_at_token: int | None = None
     caveats: tuple[Caveat, ...] = ()
+    tau: float | None = None
+    step_cost: float | None = None
+    cause: Cause | None = None
+
+
+class RaceMargin(_Event, frozen=True, kw_only=True, tag="race.margin"):
+    """Greedy answers part at token ``index``: both tokens there, as the baseline's server rates them. Asked once after
+    both lanes have ended, in no figure."""
+
+    index: int
+    baseline: Candidate
+    speculative: Candidate
 
 
 class RaceFinished(_Event, frozen=True, kw_only=True, tag="race.finished"):
@@ -142,12 +173,14 @@ Event = Union[
     RaceStarted,
     LaneStarted,
     LaneChunk,
+    LaneVocabulary,
     LaneUsage,
     LaneDrafts,
     LaneFigures,
     LaneFinished,
     LaneFailed,
     ComparisonRead,
+    RaceMargin,
     RaceFinished,
 ]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from typing import cast
 
 import msgspec
 from msgspec import structs
@@ -11,7 +12,7 @@ from msgspec import structs
 from app.errors import SettingsError
 from app.race.replay import recording_bytes
 from app.race.summary import RaceSummary, StoredRace, fold, summarize
-from app.race.types import LANES, Recorded
+from app.race.types import LANES, LaneName, Recorded
 
 FIGURES = (
     "status",
@@ -27,6 +28,27 @@ FIGURES = (
     "e2e_ms",
     "tokens_per_second",
     "decode_tokens_per_second",
+)
+ACCEPTANCE = {
+    "acceptance_source": "source",
+    "acceptance_rate": "rate",
+    "mean_acceptance_length": "mean_length",
+    "effective_tokens_per_pass": "effective_tokens_per_pass",
+    "share_of_output_drafted": "share_of_output",
+    "per_token_alpha": "alpha",
+    "speculative_steps": "drafts",
+    "drafted_tokens": "drafted",
+    "accepted_tokens": "accepted",
+    "acceptance_per_position": "per_position",
+    "steps_by_accepted_tokens": "histogram",
+    "acceptance_exclusive": "exclusive",
+    "acceptance_doubt": "doubt",
+}
+"""Columns and the fields of types.Acceptance in them; a list is one cell, its items parted by spaces."""
+COLUMNS = (
+    *("race", "workload", "schedule", "lane", *FIGURES),
+    *ACCEPTANCE,
+    *("speedup", "decode_speedup", "verdict", "text"),
 )
 
 
@@ -44,29 +66,35 @@ def as_csv(race: StoredRace) -> bytes:
     """One line a lane; a number that does not exist is an empty cell."""
     summary = summary_of(race)
     text = io.StringIO()
-    head = [
-        "race",
-        "workload",
-        "schedule",
-        "lane",
-        *FIGURES,
-        "acceptance_source",
-        "acceptance_rate",
-        "mean_acceptance_length",
-    ]
     table = csv.writer(text, lineterminator="\n")
-    table.writerow([*head, "speedup", "decode_speedup", "verdict", "text"])
-    for name in LANES:
-        lane, compared = summary.lanes[name], summary.comparison
-        cells = structs.asdict(lane)
-        took = lane.acceptance
-        table.writerow(
-            [summary.id, summary.workload, summary.schedule, name]
-            + [str(cell).lower() if isinstance(cell := cells[figure], bool) else cell for figure in FIGURES]
-            + ([took.source, took.rate, took.mean_length] if took else [None, None, None])
-            + [compared.speedup, compared.decode_speedup, compared.verdict, compared.text]
-        )
+    table.writerow(COLUMNS)
+    table.writerows(cells(summary, name) for name in LANES)
     return text.getvalue().encode()
+
+
+def cells(summary: RaceSummary, name: LaneName) -> list[object]:
+    """One lane of a race, as COLUMNS name it."""
+    lane, compared = summary.lanes[name], summary.comparison
+    figures = structs.asdict(lane)
+    took = None if lane.acceptance is None else structs.asdict(lane.acceptance)
+    return [
+        summary.id,
+        summary.workload,
+        summary.schedule,
+        name,
+        *(_cell(figures[figure]) for figure in FIGURES),
+        *(None if took is None else _cell(took[field]) for field in ACCEPTANCE.values()),
+        compared.speedup,
+        compared.decode_speedup,
+        compared.verdict,
+        compared.text,
+    ]
+
+
+def _cell(value: object) -> object:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return " ".join(str(item) for item in cast("tuple[object, ...]", value)) if isinstance(value, tuple) else value
 
 
 def as_recording(race: StoredRace, hardware: str | None) -> bytes:

@@ -19,12 +19,14 @@ from msgspec import Struct, structs
 from app.errors import Busy
 from app.race.clock import MonotonicNs, monotonic_ns, ms_between
 from app.race.events import RaceFinished, RaceQueued
+from app.race.fairness import known_before, with_own_salt
 from app.race.race import Race
 from app.race.racer import Runner
 from app.race.replay import begins_at_ms, play
 from app.race.run import Keeper, Run
 from app.race.summary import RaceMeta, StoredRace
-from app.race.types import Caveat, LaneName, RaceSpec, RaceStatus
+from app.race.types import LaneName, RaceSpec, RaceStatus, Setting
+from app.race.warm_up import WARM_UP, warm_up
 
 _log = structlog.get_logger()
 
@@ -38,11 +40,11 @@ class Limits(Struct, frozen=True, kw_only=True):
     linger_s: float = 5.0
 
 
-Conditions = Callable[[RaceSpec], tuple[Caveat, ...]]
-"""Caveats known before the first token (shared device, cold start)."""
+Known = Callable[[], Setting]
+"""What is known of the pair before the first token (warm, shared device)."""
 
 
-def _new_id() -> str:
+def new_id() -> str:
     """12 characters that cannot be guessed, without look-alikes: easy to read out and to copy."""
     return "".join(secrets.choice("abcdefghijkmnpqrstuvwxyz23456789") for _ in range(12))
 
@@ -55,20 +57,22 @@ class Hub:
         runners: Mapping[LaneName, Runner],
         keeper: Keeper,
         limits: Limits,
-        conditions: Conditions = lambda _: (),
+        known: Known = Setting,
         version: Callable[[], str | None] = lambda: None,
         clock: MonotonicNs = monotonic_ns,
     ) -> None:
         self._runners = runners
         self._keeper = keeper
         self._limits = limits
-        self._conditions = conditions
+        self._known = known
         self._version = version
         self._clock = clock
         self._runs: dict[str, Run] = {}
         self._waiting: list[tuple[Run, asyncio.Future[None]]] = []
         self._racing: list[Run] = []
         self._tickets: dict[str, str] = {}
+        self._warming: Run | None = None
+        self._held = False
         self.closing = False
         self.ended: Counter[RaceStatus] = Counter()
         """How many races ended how, since the start of the app."""
@@ -77,6 +81,29 @@ class Hub:
     def racing(self) -> bool:
         """Whether a race is on the pair now: nobody else should ask the servers for anything meanwhile."""
         return bool(self._racing)
+
+    def hold(self) -> bool:
+        """Keep the pair free of races until ``let_go`` (for a check); races asked for meanwhile wait. False, and
+        nothing held, while a race is on or waits."""
+        if self._held or self._racing or self._waiting or self.closing:
+            return False
+        self._held = True
+        return True
+
+    def let_go(self) -> None:
+        """Give the pair back to the races."""
+        self._held = False
+        self._admit()
+
+    @property
+    def warming(self) -> bool:
+        """Whether a warm-up waits or runs."""
+        return self._warming is not None and not self._warming.ended
+
+    @property
+    def _living(self) -> tuple[Run, ...]:
+        """Every run with a task: those in memory, and the warm-up."""
+        return (*self._runs.values(), *(() if self._warming is None else (self._warming,)))
 
     @property
     def waiting(self) -> int:
@@ -92,10 +119,19 @@ class Hub:
         """The run in memory with this id."""
         return self._runs.get(race_id)
 
-    def start(self, spec: RaceSpec, *, owner: str | None = None, ticket: str | None = None) -> Run:
+    def start(
+        self,
+        spec: RaceSpec,
+        *,
+        owner: str | None = None,
+        ticket: str | None = None,
+        place: tuple[str, int, int] | None = None,
+        seen_ns: int | None = None,
+    ) -> Run:
         """Admit a race. ``owner`` is the visitor of a page (None: a script, whose race needs no viewers); a visitor's
         new race replaces the one that the same visitor left running. A ``ticket`` used twice (double click, form
-        sent again) gives the same race twice.
+        sent again) gives the same race twice. ``place`` says which race of how many in which series it is, ``seen_ns``
+        when that series was last watched.
 
         Raises:
             Busy: the queue is full, or the app is about to stop.
@@ -114,8 +150,12 @@ class Hub:
         for old in own:
             self.stop(old.meta.id)
         created_at = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        meta = RaceMeta(id=_new_id(), spec=spec, created_at=created_at, vllm=self._version())
+        meta = RaceMeta(id=new_id(), spec=with_own_salt(spec), created_at=created_at, vllm=self._version())
+        if place is not None:
+            series, number, races = place
+            meta = structs.replace(meta, series=series, series_number=number, series_races=races)
         run = self._add(Run(meta, self._keeper, clock=self._clock), owner)
+        run.seen_ns = run.seen_ns if seen_ns is None else seen_ns
         if ticket:
             self._tickets[ticket] = meta.id
         self._keeper.begin(meta)
@@ -124,10 +164,52 @@ class Hub:
         run.task.add_done_callback(lambda _: self._end(run, self._cut_short))
         return run
 
+    def warm_up(self) -> Run:
+        """A few tokens from each server, kept nowhere and counted nowhere, in its own place in the queue: never beside
+        a race. One that waits or runs already is given again.
+
+        Raises:
+            Busy: the queue is full, or the app is about to stop.
+        """
+        if self._warming is not None and self.warming:
+            return self._warming
+        if self.closing:
+            raise Busy("warm-up", "the app is restarting", "Try again in a few seconds", retry_after_s=5)
+        self._refuse_if_full([])
+        run = Run(RaceMeta(id=new_id(), spec=WARM_UP, created_at=""), None, clock=self._clock)
+        self._warming = run
+        run.task = asyncio.create_task(self._warm(run, self._take_place(run)), name="warm-up")
+        run.task.add_done_callback(lambda _: self._end(run, self._cut_short))
+        return run
+
+    async def _warm(self, run: Run, turn: asyncio.Future[None] | None) -> None:
+        status: RaceStatus = "failed"
+        try:
+            if turn is not None:
+                await turn
+            async with anyio.create_task_group() as group:
+                for lane, runner in self._runners.items():
+                    group.start_soon(warm_up, lane, runner)
+            status = "finished"
+        except asyncio.CancelledError:
+            status = self._cut_short
+        except Exception:  # noqa: BLE001  # a fault of ours must neither hide nor keep the place for ever
+            _log.exception("warm-up failed unexpectedly")
+        finally:
+            self._end(run, status)
+
+    def _free_for(self, run: Run | None) -> bool:
+        """Whether a run may begin now. A warm-up has the pair to itself; ``run`` None asks for any race."""
+        if self._held:
+            return False
+        if run is not None and run is self._warming:
+            return not self._racing
+        return len(self._racing) < self._limits.races_at_once and self._warming not in self._racing
+
     def _refuse_if_full(self, own: list[Run]) -> None:
         """Raises Busy when a new race would have to wait and may not; it replaces ``own``, the visitor's races."""
         others = [run for run, _ in self._waiting if run not in own]
-        free = len(self._racing) < self._limits.races_at_once
+        free = self._free_for(None)
         takes_over = any(run in own for run in self._racing)
         if len(others) < self._limits.queue_limit or (not others and (free or takes_over)):
             return
@@ -140,7 +222,7 @@ class Hub:
         for old in list(self._runs.values()):
             if owner is not None and old.owner == owner and old.meta.origin is not None:
                 self.stop(old.meta.id)
-        meta = structs.replace(race.meta, id=_new_id(), origin=race.meta.id)
+        meta = structs.replace(race.meta, id=new_id(), origin=race.meta.id)
         run = self._add(Run(meta, None, clock=self._clock), owner)
         run.epoch_ns -= round(begins_at_ms(race.events) * 1e6)
         run.task = asyncio.create_task(play(race.events, run.append, run.now_ms), name=f"replay {meta.id}")
@@ -177,14 +259,14 @@ class Hub:
     def leave(self) -> None:
         """End every run as interrupted; viewers get that as their last frame. Takes no new ones."""
         self.closing = True
-        for run in self._runs.values():
+        for run in self._living:
             if run.task is not None:
                 run.task.cancel()
 
     async def close(self) -> None:
         """``leave``, and wait until every run has ended."""
         self.leave()
-        tasks = [run.task for run in self._runs.values() if run.task is not None]
+        tasks = [run.task for run in self._living if run.task is not None]
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def watch(self) -> None:
@@ -192,7 +274,7 @@ class Hub:
         while True:
             await anyio.sleep(1.0)
             for run in list(self._runs.values()):
-                away_s = ms_between(run.left_ns, self._clock()) / 1000
+                away_s = ms_between(run.last_seen_ns(), self._clock()) / 1000
                 abandoned = run.owner is not None and not run.viewers and away_s > self._limits.abandon_s
                 if abandoned and not run.log.closed:
                     self.stop(run.meta.id)
@@ -214,8 +296,11 @@ class Hub:
             if turn is not None:
                 await turn
             run.race = Race(run.meta.spec, self._runners, run, epoch_ns=run.epoch_ns, clock=self._clock)
-            conditions = self._conditions(run.meta.spec)
-            status = await run.race.run(queue_ms=run.now_ms(), in_flight=len(self._racing), conditions=conditions)
+            setting = self._known()
+            caveats = known_before(setting, run.meta.spec.schedule)
+            status = await run.race.run(
+                queue_ms=run.now_ms(), in_flight=len(self._racing), conditions=caveats, setting=setting
+            )
         except asyncio.CancelledError:
             status = self._cut_short
         except Exception:  # noqa: BLE001  # a fault of ours must neither hide nor keep the place for ever
@@ -237,11 +322,12 @@ class Hub:
         run.append(RaceFinished(t_ms=run.now_ms(), status=status))
         if run.is_race:
             self.ended[run.board.status] += 1
+        if run.is_race or run is self._warming:
             self._leave(run)
 
     def _take_place(self, run: Run) -> asyncio.Future[None] | None:
         """A place on the pair now, or the future that is set when it is this run's turn."""
-        if len(self._racing) < self._limits.races_at_once and not self._waiting:
+        if self._free_for(run) and not self._waiting:
             self._racing.append(run)
             return None
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -254,7 +340,11 @@ class Hub:
         self._waiting = [(other, turn) for other, turn in self._waiting if other is not run]
         if run in self._racing:
             self._racing.remove(run)
-        while self._waiting and len(self._racing) < self._limits.races_at_once and not self.closing:
+        self._admit()
+
+    def _admit(self) -> None:
+        """Let in whoever waits and has a place now."""
+        while self._waiting and self._free_for(self._waiting[0][0]) and not self.closing:
             following, turn = self._waiting.pop(0)
             if not turn.done():
                 self._racing.append(following)

@@ -1,20 +1,25 @@
 """What the app knows of one lane's server between and during races, and the requests that find it out.
 
-Only GETs: /v1/models, /metrics, /version. Nothing here generates a token.
+Between races only GETs: /v1/models, /metrics, /version. After a race, where greedy texts part, ``rate`` asks for the
+log-probabilities of two tokens, which generates one.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, cast
 
 import anyio
+import httpx2
 import msgspec
 from msgspec import structs
 
 from app.race import counters
+from app.race.candidates import question, rated
 from app.race.clock import MonotonicNs, monotonic_ns, ms_between
 from app.race.failures import UpstreamError, from_status
-from app.race.types import Chunk, EndpointState, LaneError, LaneIdentity, LaneName, RaceSpec
+from app.race.speller import Speller
+from app.race.types import Candidate, Chunk, EndpointState, LaneError, LaneIdentity, LaneName, RaceSpec
 from app.race.upstream import Receive, Sent, Upstream
 
 PROBE_S = 4.0
@@ -29,10 +34,27 @@ class LaneServer:
         self.lane: LaneName = lane
         self.upstream = upstream
         self.reports_per_request = False
-        self.warm = False
+        self.warm: bool | None = None
+        """Whether the server has generated since its start; None where nobody can tell."""
         self.state = EndpointState(lane=lane, status="starting", identity=LaneIdentity(model=upstream.endpoint.model))
+        self.speller = self._new_speller()
+        """Texts of the server's tokens (app.race.speller)."""
         self._method = method
         self._clock = clock
+
+    def _new_speller(self) -> Speller:
+        return Speller(self._ask_more)
+
+    async def _ask_more(self, path: str, body: dict[str, Any], timeout_s: float) -> httpx2.Response:
+        """POST what only vLLM answers. A server that does not name its version is sent nothing but the race: what it
+        would make of the rest, perhaps an answer that somebody pays for, nobody knows.
+
+        Raises:
+            UpstreamError: no answer, or no question.
+        """
+        if self.state.version is None:
+            raise UpstreamError("bad_request", "The server does not say that it is vLLM")
+        return await self.upstream.post(path, body, timeout_s=timeout_s)
 
     @property
     def identity(self) -> LaneIdentity:
@@ -44,11 +66,17 @@ class LaneServer:
         """Whether the server speculates; None where it gives no way to know."""
         return self.state.speculating
 
+    @property
+    def takes_salt(self) -> bool:
+        """Whether the server is not known to refuse a cache salt."""
+        return self.upstream.dialect.cache_salt
+
     async def run(self, spec: RaceSpec, model: str, sent: Sent, receive: Receive) -> None:
         """Stream one answer (app.race.upstream); notes whether the server reports drafts per request."""
 
         def note(chunk: Chunk) -> None:
-            self.warm = True
+            if not self.warm:
+                self.warm, self.state = True, structs.replace(self.state, warm=True)
             if chunk.spec is not None:
                 self.reports_per_request = True
             receive(chunk)
@@ -63,6 +91,21 @@ class LaneServer:
         """
         configured = self.upstream.endpoint.model
         return configured or self.state.identity.model or (await self._models(PROBE_S))[0]
+
+    async def rate(
+        self, context: Sequence[int], tokens: Sequence[int], timeout_s: float
+    ) -> tuple[Candidate, ...] | None:
+        """``tokens`` with their log-probabilities after ``context`` (ids); None when the server cannot tell, or not in
+        time. The first such request of a server's life compiles kernels: one that is left in the middle of it makes
+        the next race a cold one."""
+        try:
+            body = question(await self.model(), context, tokens)
+            answer = await self._ask_more("/v1/completions", body, timeout_s)
+        except UpstreamError as error:
+            if error.error.kind == "connect_timeout":
+                self.warm, self.state = False, structs.replace(self.state, warm=False)
+            return None
+        return rated(answer.content, tokens) if answer.status_code == 200 else None
 
     async def counters(self, timeout_s: float) -> counters.Counters | None:
         """One reading of /metrics, None when it does not come in time or is none."""
@@ -80,7 +123,9 @@ class LaneServer:
         try:
             model, max_len = await self._models(PROBE_S)
         except UpstreamError as error:
-            self.warm = False
+            self.warm = None
+            # who comes back may be another: nothing that was learned of its tokens is taken for granted
+            self.speller = self._new_speller()
             status = "starting" if error.error.kind == "unavailable" else "down"
             self.state = self._trouble(error.error, status=status)
             return self.state
@@ -94,6 +139,8 @@ class LaneServer:
         if self.state.status == "ready" and self.state.speculating is not None and self.state.identity.model == model:
             return self.state
         read = await self.counters(PROBE_S)
+        if not self.warm and read is not None and read.generated is not None:
+            self.warm = read.generated > 0
         speculating = None if read is None else read.speculating
         method = self._method or ("unknown" if speculating else None)
         return EndpointState(
@@ -106,6 +153,7 @@ class LaneServer:
             ),
             speculating=speculating,
             version=await self._version(),
+            warm=self.warm,
         )
 
     def _trouble(self, error: LaneError, *, status: Any) -> EndpointState:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -12,6 +12,7 @@ from app.race.events import Event, RaceFinished
 from app.race.log import Log
 from app.race.race import Race
 from app.race.scoreboard import Scoreboard
+from app.race.series import Series
 from app.race.summary import RaceMeta, RaceSummary, summarize
 from app.race.types import Comparison, LaneName, LaneNumbers, LaneStatus
 
@@ -42,10 +43,13 @@ class Run:
         self.viewers = 0
         self.epoch_ns = clock()
         self.left_ns = self.epoch_ns
+        self.seen_ns = self.epoch_ns
         self.race: Race | None = None
         self.task: asyncio.Task[None] | None = None
         self.owner: str | None = None
         self.ended = False
+        self.series: Callable[[], Series] | None = None
+        """Reads the series that the race belongs to, as it stands."""
         self._keeper = keeper
         self._clock = clock
 
@@ -78,6 +82,10 @@ class Run:
         """The race as JSON, now."""
         return summarize(self.meta, self.board, self.now_ms())
 
+    def read_series(self) -> Series | None:
+        """The series that the race belongs to, as it stands."""
+        return None if self.series is None else self.series()
+
     @property
     def is_race(self) -> bool:
         """Whether this is a race of ours, and no replay."""
@@ -91,4 +99,8 @@ class Run:
             yield
         finally:
             self.viewers -= 1
-            self.left_ns = self._clock()
+            self.left_ns = self.seen_ns = self._clock()
+
+    def last_seen_ns(self) -> int:
+        """When somebody last watched; a race that began in front of nobody counts from its beginning."""
+        return self._clock() if self.viewers else self.seen_ns

@@ -12,6 +12,8 @@ Of the pair:
 
     speedup             (N_s / E2E_s) / (N_b / E2E_b), live with the running tokens/s; a finished lane keeps its own
     decode speedup      TPOT_b / TPOT_s
+    tau                 effective tokens per pass of the speculative lane (app/race/acceptance.py)
+    step cost r         TPOT_s * tau / TPOT_b: what such a pass costs in plain steps; decode speedup = tau / r
 
 No ratio when a lane failed, was cut off, aborted or interrupted, while a token count is an estimate, or from a single
 token (that would be a ratio of TTFTs).
@@ -21,6 +23,8 @@ No verdict but from two finished lanes.
 from __future__ import annotations
 
 from app.race.acceptance import StreamEstimate, from_record, ratio
+from app.race.cause import cause
+from app.race.divergence import Answer, Margin, TextReading, compare, margin, rated
 from app.race.events import (
     Event,
     LaneChunk,
@@ -29,10 +33,15 @@ from app.race.events import (
     LaneFinished,
     LaneStarted,
     LaneUsage,
+    LaneVocabulary,
     RaceFinished,
+    RaceMargin,
     RaceQueued,
     RaceStarted,
 )
+from app.race.provenance import Provenance, provenance
+from app.race.quality import doubts
+from app.race.spelling import Lookup, Shared
 from app.race.types import (
     LANES,
     Acceptance,
@@ -44,6 +53,7 @@ from app.race.types import (
     LaneNumbers,
     LaneStatus,
     RaceStatus,
+    Setting,
     SpecRecord,
     TextVerdict,
     Usage,
@@ -78,8 +88,14 @@ class LaneBoard:
         self.token_ids: list[int] | None = []
         self.called_tool = False
         self.retried = False
+        self.salted = False
+        self.requests_running: int | None = None
+        self.requests_waiting: int | None = None
+        self.received: list[LaneChunk] = []
+        self._provenance: Provenance | None = None
         self._texts: list[str] = []
         self._reasonings: list[str] = []
+        self._pieces: list[tuple[int, str]] = []
         self._counted = 0
         self._countable = True
         self._exact = True
@@ -95,10 +111,20 @@ class LaneBoard:
         """The reasoning so far (``delta.reasoning`` or ``delta.reasoning_content``)."""
         return "".join(self._reasonings)
 
+    def answer(self, lookup: Lookup) -> Answer:
+        """All that came, reasoning included, chunk by chunk."""
+        return Answer(self._pieces, self.token_ids, lookup)
+
     @property
     def ended(self) -> bool:
         """Whether nothing more comes from this lane."""
         return self.status not in ("waiting", "streaming")
+
+    @property
+    def others(self) -> int | None:
+        """Requests that the server had in hand just before the race, None where it did not tell."""
+        counts = (self.requests_running, self.requests_waiting)
+        return None if counts == (None, None) else sum(count or 0 for count in counts)
 
     @property
     def tokens(self) -> int | None:
@@ -122,6 +148,8 @@ class LaneBoard:
                 self.speculating = event.speculating
                 self._begin()
                 self.status, self.sent_ms, self.retried = "streaming", event.t_ms, event.retried
+                self.salted = event.salted
+                self.requests_running, self.requests_waiting = event.requests_running, event.requests_waiting
             case LaneChunk():
                 self._chunk(event)
             case LaneUsage():
@@ -131,7 +159,7 @@ class LaneBoard:
                     cached_tokens=event.cached_tokens,
                 )
             case LaneDrafts():
-                self.record = event.record
+                self.record, self._provenance = event.record, None
             case LaneFinished():
                 self.status, self.finish_reason = event.status, event.finish_reason
             case LaneFailed():
@@ -141,8 +169,11 @@ class LaneBoard:
 
     def _chunk(self, event: LaneChunk) -> None:
         self.chunks += 1
+        self.received.append(event)
+        self._provenance = None
         if event.text:
             (self._reasonings if event.reasoning else self._texts).append(event.text)
+        self._pieces.append((len(event.token_ids or ()), event.text))
         self.called_tool = self.called_tool or event.tool_call
         self.first_ms = event.t_ms if self.first_ms is None else self.first_ms
         self.last_ms = event.t_ms
@@ -187,11 +218,31 @@ class LaneBoard:
         return _span(self.sent_ms, self.last_ms if self.ended or self.closed else now_ms)
 
     @property
+    def drafts_shown(self) -> bool:
+        """Whether it makes sense to ask which tokens came from a draft."""
+        if self.lane == "baseline" or self.speculating is False:
+            return False
+        return self.speculating is True or self.identity.method is not None or self.record is not None
+
+    @property
+    def provenance(self) -> Provenance:
+        """Which tokens came from the draft, as far as known by now."""
+        if self._provenance is None:
+            sizes = [chunk.tokens for chunk in self.received]
+            self._provenance = provenance(sizes, self.identity.num_speculative_tokens, self.record)
+        return self._provenance
+
+    @property
+    def drafted_so_far(self) -> tuple[int, int]:
+        """While the lane streams: tokens that look drafted, and all that were counted; nothing is gone through again."""
+        return self._estimate.accepted, self._estimate.tokens
+
+    @property
     def acceptance(self) -> Acceptance | None:
         """Acceptance from the best source there is; None for a lane that does not speculate. The estimate from the
         stream is for the eye while the race runs: once it is over there is a record of the server's, or nothing."""
         if self.record is not None:
-            return from_record(self.record)
+            return from_record(self.record, None if self.tokens_estimated else self.tokens)
         if self.lane == "baseline" or self.speculating is False or self.closed:
             return None
         return self._estimate.reading()
@@ -209,7 +260,13 @@ class Scoreboard:
         self.in_flight: int | None = None
         self.started_ms: float | None = None
         self.now_ms = 0.0
-        self._conditions: tuple[Caveat, ...] = ()
+        self.vocabulary = Shared(LANES)
+        self.setting: Setting | None = None
+        self.known: tuple[Caveat, ...] = ()
+        """Caveats known before the first token."""
+        self.margin: Margin | None = None
+        self._compared: TextReading | None = None
+        self._quality: tuple[Caveat, ...] | None = None
 
     @property
     def over(self) -> bool:
@@ -219,18 +276,30 @@ class Scoreboard:
     def apply(self, event: Event) -> None:
         """Take in one event. Readings (``lane.figures``, ``comparison``) change nothing."""
         self.now_ms = max(self.now_ms, event.t_ms)
+        if isinstance(event, LaneChunk):
+            self.vocabulary.hear(event.lane, event.token_ids, event.text)
+        elif isinstance(event, LaneStarted):
+            self.vocabulary.again(event.lane)
+        elif isinstance(event, LaneVocabulary):
+            self.vocabulary.tell(event.lane, event.ids, event.texts)
+            self._compared = None
         match event:
             case RaceQueued():
                 self.position, self.was_queued = event.position, True
             case RaceStarted():
                 self.status, self.position, self.started_ms = "running", None, event.t_ms
-                self.queue_ms, self.in_flight, self._conditions = event.queue_ms, event.in_flight, event.conditions
+                self.queue_ms, self.in_flight, self.known = event.queue_ms, event.in_flight, event.conditions
+                self.setting = event.setting
             case RaceFinished():
                 self.status = event.status
                 for lane in self.lanes.values():
                     lane.closed = True
             case LaneStarted() | LaneChunk() | LaneUsage() | LaneDrafts() | LaneFinished() | LaneFailed():
                 self.lanes[event.lane].apply(event)
+                self._compared = self._quality = None
+            case RaceMargin():
+                self.margin = margin(event.index, event.baseline, event.speculative)
+                self._compared = None
             case _:
                 pass
 
@@ -249,25 +318,57 @@ class Scoreboard:
                 speedup = ratio(s.tokens_per_second, b.tokens_per_second)
             decode = ratio(b.tpot_ms, s.tpot_ms)
             verdict = judge(speedup) if base.status == spec.status == "finished" else None
-        text, index = self._text(greedy)
+        text = self.same_text(greedy=greedy)
+        caveats = self._caveats(b, s, text.verdict)
+        told = None if s.acceptance is None or s.acceptance.source == "stream" else s.acceptance
+        tau = None if decode is None or told is None else told.effective_tokens_per_pass
+        cost = None if tau is None else ratio(tau, decode)
         return Comparison(
             speedup=speedup,
             decode_speedup=decode,
             verdict=verdict,
-            text=text,
-            diverges_at_token=index,
-            caveats=self._caveats(b, s, text),
+            text=text.verdict,
+            diverges_at_token=text.divergence.token if text.divergence else None,
+            caveats=caveats,
+            tau=tau,
+            step_cost=cost,
+            cause=None
+            if verdict is None
+            else cause(
+                speedup,
+                decode,
+                tau,
+                cost,
+                shared="shared_device" in caveats,
+                ttft_spoilt="cold_start" in caveats or "prefix_cache_differs" in caveats,
+            ),
         )
 
-    def _text(self, greedy: bool) -> tuple[TextVerdict, int | None]:
+    def same_text(self, *, greedy: bool) -> TextReading:
+        """Whether both answers are the same text, compared once both lanes have finished (app/race/divergence.py)."""
         base, spec = self.lanes["baseline"], self.lanes["speculative"]
-        if not greedy or base.status != "finished" or spec.status != "finished" or not base.chunks or not spec.chunks:
-            return "not_comparable", None
-        if base.token_ids is None or spec.token_ids is None:
-            same = base.text == spec.text and base.reasoning == spec.reasoning
-            return ("identical" if same else "diverged"), None
-        index = first_difference(base.token_ids, spec.token_ids)
-        return ("identical", None) if index is None else ("diverged", index)
+        if not greedy:
+            return TextReading(verdict="not_comparable", reason="sampled")
+        if base.status != "finished" or spec.status != "finished":
+            return TextReading(verdict="not_comparable", reason="unfinished")
+        if not base.chunks or not spec.chunks:
+            return TextReading(verdict="not_comparable", reason="no_answer")
+        if self._compared is None:
+            self._compared = rated(compare(*self._answers()), self.margin)
+        return self._compared
+
+    def _doubtful_text(self, s: LaneNumbers) -> tuple[Caveat, ...]:
+        """What is odd about the speculative lane's text, looked at once both lanes have ended (app/race/quality.py)."""
+        base, spec = self.lanes["baseline"], self.lanes["speculative"]
+        if not base.ended or not spec.ended or s.acceptance is None:
+            return ()
+        if self._quality is None:
+            self._quality = doubts(*self._answers(), s.acceptance.rate)
+        return self._quality
+
+    def _answers(self) -> tuple[Answer, Answer]:
+        base, spec = (self.lanes[lane].answer(self.vocabulary.lookup(lane)) for lane in LANES)
+        return base, spec
 
     def _caveats(self, b: LaneNumbers, s: LaneNumbers, text: TextVerdict) -> tuple[Caveat, ...]:
         """What could spoil the comparison, in a fixed order."""
@@ -275,17 +376,19 @@ class Scoreboard:
         records = [lane.record for lane in lanes if lane.record is not None]
         cached = [lane.usage.cached_tokens or 0 for lane in lanes]
         over = all(lane.status == "finished" for lane in lanes)
-        found: dict[Caveat, bool] = dict.fromkeys(self._conditions, True)
+        found: dict[Caveat, bool] = dict.fromkeys(self.known, True)
         found["cached_prompt"] = any(cached)
         found["prefix_cache_differs"] = over and cached[0] != cached[1]
         found["tokens_estimated"] = b.tokens_estimated or s.tokens_estimated
         counts = (b.completion_tokens, s.completion_tokens)
         found["lengths_differ"] = over and None not in counts and counts[0] != counts[1]
         found["retried"] = any(lane.retried for lane in lanes)
-        found["other_traffic"] = any(not record.exclusive for record in records)
+        busy = any(lane.others for lane in lanes)
+        found["other_traffic"] = busy or any(not record.exclusive for record in records)
         found["counters_reset"] = any(record.reset for record in records)
         found["no_drafts"] = any(record.drafted == 0 and record.certain for record in records)
         found["text_diverged"] = text == "diverged"
+        found.update(dict.fromkeys(self._doubtful_text(s), True))
         return tuple(caveat for caveat, holds in found.items() if holds)
 
 
@@ -296,14 +399,6 @@ def judge(speedup: float | None) -> Verdict | None:
     if abs(speedup - 1) <= SAME_WITHIN:
         return "same"
     return "faster" if speedup > 1 else "slower"
-
-
-def first_difference(one: list[int], other: list[int]) -> int | None:
-    """Index of the first token that differs (a shorter sequence differs where it ends), None when equal."""
-    for index, (a, b) in enumerate(zip(one, other, strict=False)):
-        if a != b:
-            return index
-    return None if len(one) == len(other) else min(len(one), len(other))
 
 
 def _span(start_ms: float | None, end_ms: float | None) -> float | None:

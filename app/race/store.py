@@ -43,6 +43,11 @@ _MIGRATIONS = (
         PRIMARY KEY (race_id, first_id)
     ) WITHOUT ROWID;
     """,
+    # the races of a series name it in their meta; most races belong to none
+    """
+    CREATE INDEX races_of_series ON races (json_extract(meta, '$.series'))
+        WHERE json_extract(meta, '$.series') IS NOT NULL;
+    """,
 )
 
 _batches: msgspec.json.Decoder[list[Event]] = msgspec.json.Decoder(list[Event])
@@ -144,6 +149,19 @@ class Store:
                 "SELECT summary FROM races WHERE summary IS NOT NULL"
                 " AND seq < coalesce((SELECT seq FROM races WHERE id = ?), 1 << 62) ORDER BY seq DESC LIMIT ?",
                 (before, limit),
+            ).fetchall()
+            return [msgspec.json.decode(row[0], type=RaceSummary) for row in rows]
+
+        return await self._read(read)
+
+    async def series(self, series: str) -> list[RaceSummary]:
+        """The races of a series that are over, in order."""
+
+        def read(db: sqlite3.Connection) -> list[RaceSummary]:
+            rows = db.execute(
+                "SELECT summary FROM races WHERE json_extract(meta, '$.series') = ? AND summary IS NOT NULL"
+                " ORDER BY seq",
+                (series,),
             ).fetchall()
             return [msgspec.json.decode(row[0], type=RaceSummary) for row in rows]
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from msgspec import Struct, structs
 
+from app.race.divergence import Divergence
 from app.race.events import Event
+from app.race.fairness import conditions
 from app.race.scoreboard import LaneBoard, Scoreboard
 from app.race.types import (
     LANES,
     Acceptance,
     Comparison,
+    Condition,
     LaneError,
     LaneName,
     LaneStatus,
@@ -32,6 +35,10 @@ class RaceMeta(Struct, frozen=True, kw_only=True):
     """Version of the servers, as far as they told it."""
     origin: str | None = None
     """For a replay: id of the race that is played."""
+    series: str | None = None
+    """Id of the series that the race belongs to: the ``series_number``-th (from 1) of ``series_races`` asked for."""
+    series_number: int | None = None
+    series_races: int | None = None
 
 
 class StoredRace(Struct, frozen=True):
@@ -82,6 +89,19 @@ class RaceSummary(Struct, frozen=True, kw_only=True):
     recorded: Recorded | bool
     lanes: dict[LaneName, LaneSummary]
     comparison: Comparison
+    divergence: Divergence | None = None
+    """Where the texts part, when they were compared and differ."""
+    fresh_cache: bool = False
+    """Whether both servers were asked not to reuse a prompt of another race."""
+    conditions: tuple[Condition, ...] = ()
+    first: LaneName = "baseline"
+    """Who went first, or started first."""
+    vllm: str | None = None
+    """Version of the speculative server, as far as it told it."""
+    series: str | None = None
+    """Id of the series that the race belongs to, None for a single race."""
+    series_number: int | None = None
+    series_races: int | None = None
 
 
 def fold(events: list[Event]) -> Scoreboard:
@@ -109,6 +129,14 @@ def summarize(meta: RaceMeta, board: Scoreboard, now_ms: float | None = None) ->
         recorded=meta.recorded or False,
         lanes={lane: _lane(board.lanes[lane], board, now_ms) for lane in LANES},
         comparison=board.comparison(now_ms, greedy=spec.sampling.temperature == 0),
+        divergence=board.same_text(greedy=spec.sampling.temperature == 0).divergence,
+        fresh_cache=spec.cache_salt is not None,
+        conditions=conditions(spec, board, now_ms),
+        first=spec.first,
+        vllm=meta.vllm,
+        series=meta.series,
+        series_number=meta.series_number,
+        series_races=meta.series_races,
     )
 
 

@@ -19,6 +19,9 @@ LaneStatus = Literal["waiting", "streaming", "finished", "failed", "cut_off", "a
 Verdict = Literal["faster", "slower", "same"]
 TextVerdict = Literal["identical", "diverged", "not_comparable"]
 AcceptanceSource = Literal["request", "server", "stream"]
+CounterDoubt = Literal["reset", "unreadable", "incomplete", "contradictory", "late"]
+"""Why counters say nothing: they restarted without a proof; a value is no count; one of the family is missing or was
+there before without being seen; they contradict each other; they did not catch up in time."""
 ErrorKind = Literal[
     "connection_refused",
     "connect_timeout",
@@ -37,6 +40,19 @@ ErrorKind = Literal[
     "aborted",
     "tls",
 ]
+Cause = Literal["prefill_bound", "low_acceptance", "costly_steps", "shared_device"]
+"""Why speculation gained little or nothing; the rule is in app/race/cause.py."""
+ConditionName = Literal[
+    "cached_tokens",
+    "salt_refused",
+    "cold_start",
+    "shared_device",
+    "other_requests",
+    "lengths_differ",
+    "scheduling_differs",
+    "tokens_estimated",
+]
+Holds = Literal["yes", "no", "unknown"]
 Caveat = Literal[
     "prefix_cache_differs",
     "cached_prompt",
@@ -50,6 +66,8 @@ Caveat = Literal[
     "text_diverged",
     "no_drafts",
     "scheduling_differs",
+    "garbled_text",
+    "repetition_loop",
 ]
 
 
@@ -75,6 +93,31 @@ class RaceSpec(Struct, frozen=True, kw_only=True):
     """Who goes first when the lanes run in turn; repeats alternate it."""
     cache_salt: str | None = None
     """Sent to both servers when set: no prompt of another race shares its prefix-cache blocks."""
+
+
+class Setting(Struct, frozen=True, kw_only=True):
+    """What is known of the pair before the first token of a race; None where there is no way to know.
+
+    ``*_warm``: the server has generated before. ``shared_device``: the two servers run on one device; ``same_host``:
+    their addresses name one machine. ``scheduling_differs``: the method loses vLLM's async scheduling and the baseline
+    keeps it.
+    """
+
+    baseline_warm: bool | None = None
+    speculative_warm: bool | None = None
+    shared_device: bool | None = None
+    same_host: bool = False
+    scheduling_differs: bool | None = None
+
+
+class Condition(Struct, frozen=True, kw_only=True):
+    """One thing that could spoil a result, whether it holds in this race, and what was seen of it in each lane: a count
+    (cached tokens, requests, tokens) or a yes and no; None where a lane says nothing (app/race/fairness.py)."""
+
+    name: ConditionName
+    holds: Holds
+    baseline: int | bool | None = None
+    speculative: int | bool | None = None
 
 
 class Recorded(Struct, frozen=True, kw_only=True):
@@ -112,24 +155,28 @@ class Usage(Struct, frozen=True, kw_only=True):
 class SpecRecord(Struct, frozen=True, kw_only=True):
     """Facts about speculation in one request: the server's per-request record, or counter growth.
 
-    ``drafts`` (S) steps that proposed at least one token, ``drafted`` (D), ``accepted`` (A).
-    ``accepted_at_least[i]`` counts steps that accepted more than ``i`` tokens (position ``i``, from
-    0). ``histogram[j]`` counts steps that accepted exactly ``j``. The two lists of steps are there
-    only with vLLM's ``--per-request-spec-decode-metrics detailed``.
+    ``drafts`` (S) steps that proposed at least one token, None where the server does not count them
+    (llama.cpp); ``drafted`` (D), ``accepted`` (A). ``accepted_at_least[i]`` counts steps that accepted
+    more than ``i`` tokens (position ``i``, from 0). ``histogram[j]`` counts steps that accepted exactly
+    ``j``. The two lists of steps are there only with vLLM's ``--per-request-spec-decode-metrics
+    detailed``. ``num_spec_tokens`` is k, as far as the record itself tells it.
     """
 
     source: AcceptanceSource
-    drafts: int
+    drafts: int | None
     drafted: int
     accepted: int
     accepted_at_least: tuple[int, ...] | None = None
     histogram: tuple[int, ...] | None = None
     per_step_accepted: tuple[int, ...] | None = None
     per_step_drafted: tuple[int, ...] | None = None
+    num_spec_tokens: int | None = None
     exclusive: bool = True
     reset: bool = False
     certain: bool = True
-    """False when counters restarted in the race and their growth cannot be known: every figure is n/a then."""
+    """False when the growth of the counters cannot be known: every figure is n/a then."""
+    doubt: CounterDoubt | None = None
+    """Why it cannot be known."""
 
 
 class Chunk(Struct, frozen=True, kw_only=True):
@@ -150,12 +197,15 @@ class Chunk(Struct, frozen=True, kw_only=True):
     finish_reason: str | None = None
     usage: Usage | None = None
     spec: SpecRecord | None = None
+    prompt_token_ids: tuple[int, ...] | None = None
+    """The prompt as the server read it, once, with the first chunk; kept in memory only."""
 
 
 class Acceptance(Struct, frozen=True, kw_only=True):
-    """Acceptance as metrics.md defines it. ``rate`` A/D, ``mean_length`` 1 + A/S,
-    ``per_position[i]`` share of steps that accepted more than ``i`` tokens. With source "stream" it
-    is a live estimate from chunk sizes: drafted tokens are not observable there and stay None."""
+    """Acceptance; the formulas are in app/race/acceptance.py. ``per_position[i]`` is the share of steps that
+    accepted more than ``i`` tokens, ``conditional[i]`` the share of those of them that got that far. With source
+    "stream" it is a live estimate from chunk sizes: drafted tokens are not observable there and stay None.
+    ``doubt`` says why every figure is missing although there is a source."""
 
     source: AcceptanceSource
     rate: float | None
@@ -166,6 +216,11 @@ class Acceptance(Struct, frozen=True, kw_only=True):
     per_position: tuple[float, ...] | None = None
     histogram: tuple[int, ...] | None = None
     exclusive: bool = True
+    conditional: tuple[float | None, ...] | None = None
+    effective_tokens_per_pass: float | None = None
+    share_of_output: float | None = None
+    alpha: float | None = None
+    doubt: CounterDoubt | None = None
 
 
 class LaneNumbers(Struct, frozen=True, kw_only=True):
@@ -187,7 +242,9 @@ class LaneNumbers(Struct, frozen=True, kw_only=True):
 
 class Comparison(Struct, frozen=True, kw_only=True):
     """Speculative against baseline. ``speedup`` is the ratio of output rates, prefill included;
-    ``decode_speedup`` is TPOT_b / TPOT_s. Neither is ever clamped."""
+    ``decode_speedup`` is TPOT_b / TPOT_s. Neither is ever clamped. ``tau`` is tokens per pass of the target,
+    ``step_cost`` (r) what such a pass costs in plain steps; decode speedup = tau / r. ``cause`` is there only where
+    little or nothing was gained."""
 
     speedup: float | None = None
     decode_speedup: float | None = None
@@ -195,6 +252,17 @@ class Comparison(Struct, frozen=True, kw_only=True):
     text: TextVerdict = "not_comparable"
     diverges_at_token: int | None = None
     caveats: tuple[Caveat, ...] = ()
+    tau: float | None = None
+    step_cost: float | None = None
+    cause: Cause | None = None
+
+
+class Candidate(Struct, frozen=True, kw_only=True):
+    """One of the two tokens at the place where greedy answers part. ``logprob``: the target's natural log-probability
+    of it, None where the server did not list it."""
+
+    token_id: int
+    logprob: float | None = None
 
 
 EndpointStatus = Literal["ready", "starting", "down", "stopped"]
@@ -228,7 +296,8 @@ class EngineProgress(Struct, frozen=True, kw_only=True):
 class EndpointState(Struct, frozen=True, kw_only=True):
     """One server as the app sees it between races. Never holds its address or key.
 
-    ``speculating`` is None until /metrics was read. ``detail`` says what is wrong and what to do.
+    ``speculating`` is None until /metrics was read. ``detail`` says what is wrong and what to do. ``warm``: it has
+    generated since its start, None where nobody can tell.
     """
 
     lane: LaneName
@@ -241,3 +310,4 @@ class EndpointState(Struct, frozen=True, kw_only=True):
     version: str | None = None
     latency_ms: float | None = None
     engine: EngineProgress | None = None
+    warm: bool | None = None

@@ -19,7 +19,7 @@ from msgspec import Struct, structs
 from openai import AsyncAPIResponse, AsyncOpenAI
 
 from app.race.clock import MonotonicNs, monotonic_ns
-from app.race.endpoint import Endpoint, is_local, make_client, make_http, on_send, proxy_of_environment
+from app.race.endpoint import CONNECTIONS, Endpoint, is_local, make_client, make_http, on_send, proxy_of_environment
 from app.race.failures import UpstreamError, from_exception, from_frame, from_status
 from app.race.sse_lines import SseLines, SseMessage
 from app.race.types import Chunk, RaceSpec
@@ -49,7 +49,9 @@ class Dialect(Struct, frozen=True, kw_only=True):
     chat: bool = True
     token_ids: bool = True
     continuous_usage: bool = True
+    spec_details: bool = True
     ignore_eos: bool = True
+    cache_salt: bool = True
 
     def after_refusal(self, message: str) -> Dialect | None:
         """The dialect to try after a 400 with ``message``, None when the refusal is about something else."""
@@ -59,7 +61,9 @@ class Dialect(Struct, frozen=True, kw_only=True):
         for field, name in (
             ("token_ids", "return_token_ids"),
             ("continuous_usage", "continuous_usage_stats"),
+            ("spec_details", "return_spec_tokens_details"),
             ("ignore_eos", "ignore_eos"),
+            ("cache_salt", "cache_salt"),
         ):
             if getattr(self, field) and name in text:
                 return structs.replace(self, **{field: False})
@@ -74,8 +78,12 @@ def request_body(spec: RaceSpec, model: str, dialect: Dialect) -> dict[str, Any]
     extra: dict[str, Any] = {}
     if dialect.token_ids:
         extra["return_token_ids"] = True
+    if dialect.spec_details:
+        extra["return_spec_tokens_details"] = True  # SGLang's record of drafts; vLLM and llama.cpp do not look at it
     if dialect.ignore_eos and spec.sampling.ignore_eos:
         extra["ignore_eos"] = True
+    if dialect.cache_salt and spec.cache_salt is not None:
+        extra["cache_salt"] = spec.cache_salt
     body: dict[str, Any] = {
         "model": model,
         "temperature": spec.sampling.temperature,
@@ -97,12 +105,19 @@ def request_body(spec: RaceSpec, model: str, dialect: Dialect) -> dict[str, Any]
 class Upstream:
     """One lane's server. ``dialect`` is what it has been found to take."""
 
-    def __init__(self, endpoint: Endpoint, timeouts: Timeouts, clock: MonotonicNs = monotonic_ns) -> None:
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        timeouts: Timeouts,
+        clock: MonotonicNs = monotonic_ns,
+        *,
+        connections: int = CONNECTIONS,
+    ) -> None:
         self.endpoint = endpoint
         self.dialect = Dialect()
         self._timeouts = timeouts
         self._clock = clock
-        self._http = make_http(endpoint, connect_timeout_s=timeouts.connect_s)
+        self._http = make_http(endpoint, connect_timeout_s=timeouts.connect_s, connections=connections)
         self._client: AsyncOpenAI = make_client(endpoint, self._http)
         self._proxied = not is_local(endpoint.host) and proxy_of_environment(endpoint.root) is not None
 
@@ -117,10 +132,21 @@ class Upstream:
             UpstreamError: no answer.
         """
         url = self.endpoint.metrics_url if path == "/metrics" else f"{self.endpoint.root}{path}"
+        return await self._ask("GET", url, None, timeout_s)
+
+    async def post(self, path: str, body: dict[str, Any], *, timeout_s: float) -> httpx2.Response:
+        """POST ``body`` as JSON below the server root, whatever the status. Never for a race: nothing is stamped.
+
+        Raises:
+            UpstreamError: no answer.
+        """
+        return await self._ask("POST", f"{self.endpoint.root}{path}", body, timeout_s)
+
+    async def _ask(self, method: str, url: str, body: dict[str, Any] | None, timeout_s: float) -> httpx2.Response:
         headers = {"Authorization": f"Bearer {self.endpoint.api_key}"} if self.endpoint.api_key else {}
         try:
             with anyio.fail_after(timeout_s):
-                return await self._http.get(url, headers=headers)
+                return await self._http.request(method, url, json=body, headers=headers)
         except TimeoutError:
             raise UpstreamError("connect_timeout", "No answer in time") from None
         except httpx2.HTTPError as error:
@@ -136,7 +162,7 @@ class Upstream:
         Raises:
             UpstreamError: the lane cannot go on; chunks already handed over stand.
         """
-        for again in (False, True, True, True, True):
+        for again in (False, True, True, True, True, True, True):
             try:
                 return await self._attempt(spec, model, again, sent, receive)
             except openai.BadRequestError as error:

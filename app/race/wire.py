@@ -11,7 +11,7 @@ from typing import Any, cast
 import msgspec
 from msgspec import Struct, structs
 
-from app.race.records import record_from_metrics
+from app.race.records import record_in
 from app.race.types import Chunk, SpecRecord, Usage
 
 
@@ -39,13 +39,18 @@ class _Choice(Struct):
     delta: _Delta | None = None
     text: str | None = None
     token_ids: tuple[int, ...] | None = None
+    prompt_token_ids: Any = None
     finish_reason: str | None = None
+    meta_info: Any = None
 
 
 class _Message(Struct):
     choices: list[_Choice] | None = None
+    prompt_token_ids: Any = None
     usage: _Usage | None = None
     metrics: Any = None
+    sglext: Any = None
+    timings: Any = None
     error: Any = None
     object: str | None = None
     message: Any = None
@@ -81,6 +86,7 @@ class ChunkDecoder:
     def __init__(self) -> None:
         self._counted = 0
         self._text_chunks = 0
+        self._prompt: tuple[int, ...] | None = None
 
     def decode(self, data: bytes, at_ns: int) -> Chunk | None:
         """The chunk in ``data``, None when it brings nothing (role only, empty choices).
@@ -101,7 +107,9 @@ class ChunkDecoder:
             raise error_in(data) or ErrorFrame("unknown error")
         choice = next((c for c in message.choices or () if c.index == 0), None)
         usage = _usage(message.usage)
-        spec = record_from_metrics(message.metrics)
+        spec = record_in(message.metrics, message.sglext, message.timings, choice.meta_info if choice else None)
+        prompt = message.prompt_token_ids or (choice.prompt_token_ids if choice else None)
+        self._prompt = _ids(prompt) if prompt else self._prompt
         if choice is None:
             if usage is not None and usage.completion_tokens == 0 and self._text_chunks:
                 usage = structs.replace(usage, completion_tokens=None)  # 0 of what we saw: a count that lies
@@ -118,6 +126,7 @@ class ChunkDecoder:
             return None
         brings = bool(text or reasoning or tool_call or ids)
         tokens, exact = self._count(ids, usage) if brings else (0, True)
+        prompt, self._prompt = self._prompt, None  # chat sends it with the role, which is no chunk of its own
         return Chunk(
             at_ns=at_ns,
             text=text,
@@ -129,6 +138,7 @@ class ChunkDecoder:
             finish_reason=choice.finish_reason,
             usage=self._total(usage, final=choice.finish_reason is not None),
             spec=spec,
+            prompt_token_ids=prompt,
         )
 
     def _total(self, usage: Usage | None, *, final: bool) -> Usage | None:
@@ -154,6 +164,14 @@ class ChunkDecoder:
         self._counted += tokens
         # every chunk with text holds at least a token: fewer tokens than chunks is a count that lies
         return tokens, self._counted >= self._text_chunks and running >= self._counted
+
+
+def _ids(found: Any) -> tuple[int, ...] | None:
+    """Token ids as a server sent them, None for anything else: they are a help, never a reason to fail."""
+    try:
+        return msgspec.convert(found, tuple[int, ...])
+    except msgspec.ValidationError:
+        return None
 
 
 def _usage(usage: _Usage | None) -> Usage | None:

@@ -55,6 +55,14 @@ async def history(services: ServicesDep, limit: str = "50", before: str | None =
     return json({"races": await services.store.summaries(limit=int(limit), before=before)})
 
 
+@router.post("/warm-up", dependencies=[Depends(presenter)])
+async def warm_up(services: ServicesDep) -> Response:
+    """A few tokens from each server, counted nowhere. ``position`` is its place in the queue, null when it runs."""
+    await refuse_if_down(services)
+    run = services.hub.warm_up()
+    return json({"status": run.board.status, "position": run.board.position, "state_url": "/api/endpoints"}, 202)
+
+
 @router.get("/races/{race_id}")
 async def one(run: RunDep) -> Response:
     """One race, live or kept."""
@@ -74,8 +82,9 @@ async def delete(race_id: str, services: ServicesDep) -> Response:
 
 @router.post("/races/{race_id}/stop")
 async def stop(run: RunDep, services: ServicesDep) -> Response:
-    """Stop both lanes; a race that is over stays as it is."""
+    """Stop both lanes; a race that is over stays as it is. The race of a series takes the series with it."""
     services.hub.stop(run.meta.id)
+    services.repeater.stop(run.meta.series if run.is_race and not run.log.closed else None)
     return json({"id": run.meta.id, "status": run.board.status}, 202)
 
 
@@ -89,6 +98,18 @@ async def events(run: RunDep, after: CursorDep) -> EventSourceResponse:
 async def endpoints(services: ServicesDep) -> Response:
     """State of both servers."""
     return json(await services.telemetry.states())
+
+
+@router.get("/check")
+async def last_check(services: ServicesDep) -> Response:
+    """The last check of the pair, null when there was none."""
+    return json(services.preflight.last)
+
+
+@router.post("/check", dependencies=[Depends(presenter)])
+async def check(services: ServicesDep) -> Response:
+    """Check the pair and wait for what is found; goes on to its end also when nobody waits."""
+    return json(await services.preflight.run())
 
 
 @router.get("/workloads")

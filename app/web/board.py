@@ -6,11 +6,13 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from app.race.scoreboard import LaneBoard, Scoreboard
+from app.race.series import Series
 from app.race.summary import RaceMeta
 from app.race.types import LANES, Acceptance, Comparison, EndpointState, LaneName, LaneNumbers
+from app.web import draft_words, ink, panes, spreads, words
 from app.web import format as say
 from app.web import insight as below
-from app.web import panes, words
+from app.web.conditions import why
 from app.web.views import (
     AcceptanceView,
     ActionsView,
@@ -30,19 +32,23 @@ WORTH_SAYING_MS = 500
 """A shorter wait in the queue is not worth a remark."""
 
 
-def arena(meta: RaceMeta, board: Scoreboard, *, upto: int, now_ms: float) -> ArenaView:
-    """One race: what has happened up to event ``upto``, and where to go on reading."""
+def arena(meta: RaceMeta, board: Scoreboard, *, upto: int, now_ms: float, series: Series | None = None) -> ArenaView:
+    """One race: what has happened up to event ``upto``, and where to go on reading. ``series`` is the one that the race
+    belongs to, as it stands."""
+    newest = series is not None and series.race_ids[-1:] == (meta.id,)
     return ArenaView(
         race=meta.id,
         status=board.status,
         stream=None if board.over else f"/races/{meta.id}/stream?after={upto}",
         band=band(meta),
         panes=(panes.pane(meta, board, "baseline", now_ms), panes.pane(meta, board, "speculative", now_ms)),
-        texts=(panes.whole(board.lanes["baseline"]), panes.whole(board.lanes["speculative"])),
-        score=score(meta, board, now_ms),
-        actions=actions(meta, board),
-        insight=below.insight(meta, board, now_ms),
+        texts=(ink.whole(board, "baseline"), ink.whole(board, "speculative")),
+        score=score(meta, board, now_ms, series=series),
+        actions=actions(meta, board, series),
+        insight=below.insight(meta, board, now_ms, series=series),
         say=spoken(meta, board),
+        # the page of an earlier race stays there; the one of the newest goes on to the next
+        next_race=next_race(meta, series) if board.over and newest else None,
     )
 
 
@@ -90,7 +96,7 @@ def band(meta: RaceMeta) -> BandView | None:
 # --- scoreboard -------------------------------------------------------------------------------------
 
 
-def score(meta: RaceMeta, board: Scoreboard, now_ms: float) -> ScoreView:
+def score(meta: RaceMeta, board: Scoreboard, now_ms: float, *, series: Series | None = None) -> ScoreView:
     """The scoreboard band at ``now_ms`` (race clock)."""
     compared = board.comparison(now_ms, greedy=meta.spec.sampling.temperature == 0)
     numbers = {lane: board.numbers(lane, now_ms) for lane in LANES}
@@ -101,6 +107,7 @@ def score(meta: RaceMeta, board: Scoreboard, now_ms: float) -> ScoreView:
     longest = max(board.lanes[lane].elapsed_ms(now_ms) or 0.0 for lane in LANES)
     rows = [_row(lane, numbers[lane], board.lanes[lane], track, longest, now_ms) for lane in LANES]
     ended = board.over or done
+    reason = why(board, compared)
     return ScoreView(
         speedup=None if compared.speedup is None else say.times(compared.speedup)[:-1],
         ended=ended,
@@ -109,9 +116,10 @@ def score(meta: RaceMeta, board: Scoreboard, now_ms: float) -> ScoreView:
         decode=None if compared.decode_speedup is None else say.times(compared.decode_speedup),
         acceptance=_acceptance(board, numbers["speculative"].acceptance),
         lanes=(rows[0], rows[1]),
-        state=_state_line(meta, board),
-        chips=_chips(board, compared),
-        actions=actions(meta, board),
+        state=spreads.place(series, meta.series_number) + _state_line(meta, board),
+        chips=(*_of_series(series), *_chips(board, compared)),
+        actions=actions(meta, board, series),
+        why=None if reason is None else reason.short,
     )
 
 
@@ -154,6 +162,8 @@ def _acceptance(board: Scoreboard, reading: Acceptance | None) -> AcceptanceView
         return _no_acceptance("not speculating")
     if reading is None:
         return _no_acceptance(reason=_why_no_acceptance(board, it))
+    if reading.doubt is not None:
+        return _no_acceptance(reason=draft_words.COUNTER_DOUBTS[reading.doubt][0].lower())
     if reading.drafted == 0:
         return _no_acceptance("no drafts ran")
     return AcceptanceView(
@@ -254,7 +264,7 @@ def _chips(board: Scoreboard, compared: Comparison) -> tuple[ChipView, ...]:
             case "diverged":
                 at = compared.diverges_at_token
                 where = "" if at is None else f" at token {say.count(at)}"
-                chips.append(ChipView(text=f"texts diverged{where}", about="caveat-text_diverged"))
+                chips.append(ChipView(text=f"texts diverged{where}", href="#insight-text"))
             case "not_comparable":
                 chips.append(ChipView(text="texts not comparable", about="text"))
     if board.was_queued and board.queue_ms is not None and board.queue_ms >= WORTH_SAYING_MS:
@@ -273,8 +283,23 @@ def _chips(board: Scoreboard, compared: Comparison) -> tuple[ChipView, ...]:
     return tuple(chips)
 
 
-def actions(meta: RaceMeta, board: Scoreboard) -> ActionsView:
-    """Stop while it runs; afterwards replay and permalink (a recording has neither: it is not a race of ours)."""
+def _of_series(series: Series | None) -> tuple[ChipView, ...]:
+    found = None if series is None else spreads.chip(series)
+    return () if found is None else (found,)
+
+
+def next_race(meta: RaceMeta, series: Series | None) -> str | None:
+    """Where a page that has seen this race to its end asks for the next one of a series that goes on."""
+    if series is None or not series.live:
+        return None
+    return f"/series/{series.id}/next?after={meta.id}"
+
+
+def actions(meta: RaceMeta, board: Scoreboard, series: Series | None = None) -> ActionsView:
+    """Stop while it runs, or its series does; afterwards replay and permalink (a recording has neither: it is not a
+    race of ours)."""
+    if series is not None and series.live:
+        return ActionsView(stop=f"/series/{series.id}/stop")
     if not board.over:
         return ActionsView(stop=f"/races/{meta.id}/stop")
     if meta.recorded is not None:

@@ -23,10 +23,15 @@ from app.web.views import (
     StartView,
     StatusView,
     StepView,
+    TimesView,
+    WarmUpView,
 )
 
 OWN = "your-prompt"
 """Name of the tab in which visitors write their own prompt, as in ``/?workload=your-prompt``."""
+
+TIMES = (1, 3, 5, 10)
+"""How often a prompt can be raced with one click."""
 
 EVERY_S = 2
 """How often the page asks for the servers, ready or not: one that dies is seen soon."""
@@ -42,6 +47,8 @@ def page(
     max_tokens: int,
     max_chars: int,
     schedule: Schedule = "together",
+    times: int = 1,
+    warming: bool = False,
     arena: ArenaView | None = None,
     meta: RaceMeta | None = None,
 ) -> PageView:
@@ -49,8 +56,10 @@ def page(
     spec = None if meta is None else meta.spec
     if spec is not None:
         selected, schedule = _workload_of(workloads, spec), spec.schedule
+        times = times if meta is None else meta.series_races or 1
     chosen = choose(workloads, selected)
-    now = status(endpoints, workload=OWN if chosen is None else chosen.name, recordings=recordings)
+    name = OWN if chosen is None else chosen.name
+    now = status(endpoints, workload=name, recordings=recordings, warming=warming)
     recorded = now.start.action if now.start.mode == "recorded" else None
     return PageView(
         title=_title(chosen),
@@ -59,6 +68,8 @@ def page(
         note=_note(workloads, chosen),
         prompt=_prompt(chosen, spec, max_tokens, max_chars),
         schedules=_schedules(schedule),
+        times=_times(times),
+        fresh_cache=spec is not None and spec.cache_salt is not None,
         ticket=ticket,
         status=now,
         arena=boards.arena_at_rest(endpoints, autoplay=recorded) if arena is None else arena,
@@ -143,11 +154,20 @@ def _schedules(chosen: Schedule) -> tuple[ScheduleView, ...]:
     )
 
 
+def _times(chosen: int) -> tuple[TimesView, ...]:
+    """How often a click races; the series of a script may have any number."""
+    chosen = chosen if chosen in TIMES else 1
+    return tuple(TimesView(value=n, title="1 race" if n == 1 else f"{n} races", chosen=n == chosen) for n in TIMES)
+
+
 # --- servers ----------------------------------------------------------------------------------------
 
 
-def status(endpoints: Sequence[EndpointState], *, workload: str, recordings: Collection[str]) -> StatusView:
-    """Both servers as they are now, and what the start button does about it. ``workload`` may be OWN."""
+def status(
+    endpoints: Sequence[EndpointState], *, workload: str, recordings: Collection[str], warming: bool = False
+) -> StatusView:
+    """Both servers as they are now, and what the start button does about it. ``workload`` may be OWN; ``warming``: a
+    warm-up waits or runs."""
     known = {state.lane: state for state in endpoints}
     states = [known.get(lane, EndpointState(lane=lane)) for lane in LANES]
     ready = all(state.status == "ready" for state in states)
@@ -160,7 +180,19 @@ def status(endpoints: Sequence[EndpointState], *, workload: str, recordings: Col
         start=start(states, workload=workload, recorded=workload in recordings),
         poll="/status?" + urlencode({"workload": workload}),
         every_s=EVERY_S,
+        warm_up=_warm_up(states, warming) if ready else None,
     )
+
+
+def _warm_up(states: Sequence[EndpointState], warming: bool) -> WarmUpView | None:
+    """Offered while a server is not known to have generated; nothing once both have."""
+    if warming:
+        return WarmUpView(text=words.WARMING, offered=False)
+    if all(state.warm for state in states):
+        return None
+    cold = [words.LANE_TITLES[state.lane] for state in states if state.warm is False]
+    text = words.COLD if len(cold) == len(states) else words.ONE_COLD.format(cold[0]) if cold else words.MAY_BE_COLD
+    return WarmUpView(text=text, offered=True)
 
 
 def start(states: Sequence[EndpointState], *, workload: str, recorded: bool) -> StartView:
@@ -296,4 +328,6 @@ def row(race: RaceSummary, workloads: Workloads) -> HistoryRow:
         acceptance="not speculating" if told is False else say.percent(None if reading is None else reading.rate),
         source=None if reading is None else words.SOURCES[reading.source][0],
         recorded=race.recorded is not False,
+        series=None if race.series is None else f"/series/{quote(race.series, safe='')}",
+        place="" if race.series is None else f"{race.series_number} of {race.series_races}",
     )

@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from app.errors import NotAllowed, UnknownRace
 from app.race.run import Run
+from app.race.series import Series, rebuilt
 from app.services import Services
 
 VISITOR = "specrace_visitor"
@@ -48,7 +49,16 @@ async def find_run(services: Services, race_id: str) -> Run | None:
     for event in stored.events:
         run.append(event)
     run.log.close()
+    found = await find_series(services, run.meta.series)
+    run.series = None if found is None else lambda: found
     return run
+
+
+async def find_series(services: Services, series: str | None) -> Series | None:
+    """A series in memory, or rebuilt from its stored races; None when there is none."""
+    if series is None:
+        return None
+    return services.repeater.get(series) or rebuilt(series, await services.store.series(series))
 
 
 async def get_run(race_id: str, services: ServicesDep) -> Run:

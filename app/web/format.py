@@ -51,6 +51,11 @@ def percent(share: float | None) -> str:
     return NA if share is None else f"{100 * share:.1f}%"
 
 
+def logprob(nats: float | None) -> str:
+    """A log-probability, or a difference of two: "0.125"."""
+    return NA if nats is None else f"{nats:.3f}"
+
+
 def length(tokens: float | None) -> str:
     """Mean acceptance length: "4.00"."""
     return NA if tokens is None else f"{tokens:.2f}"

@@ -19,7 +19,11 @@ router = APIRouter()
 async def page_view(services: Services, selected: str | None, *, run: Run | None = None) -> PageView:
     """The page with a tab or workload open, or with a race in the arena."""
     states = await services.telemetry.states()
-    arena = None if run is None else board.arena(run.meta, run.board, upto=run.log.head, now_ms=run.now_ms())
+    arena = (
+        None
+        if run is None
+        else board.arena(run.meta, run.board, upto=run.log.head, now_ms=run.now_ms(), series=run.read_series())
+    )
     return deck.page(
         services.workloads,
         selected,
@@ -28,6 +32,7 @@ async def page_view(services: Services, selected: str | None, *, run: Run | None
         ticket=secrets.token_urlsafe(12),
         max_tokens=services.settings.max_tokens,
         max_chars=services.settings.max_prompt_chars,
+        warming=services.hub.warming,
         arena=arena,
         meta=None if run is None else run.meta,
     )
@@ -54,7 +59,8 @@ async def favicon() -> Response:
 async def status(services: ServicesDep, workload: str = "") -> Response:
     """Lamps, engines and the start button, polled by the page."""
     states = await services.telemetry.states()
-    view = deck.status(list(states.values()), workload=workload, recordings=services.recordings)
+    warming = services.hub.warming
+    view = deck.status(list(states.values()), workload=workload, recordings=services.recordings, warming=warming)
     return HTMLResponse(services.renderer.status(view), headers={"Cache-Control": "no-store"})
 
 

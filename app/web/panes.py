@@ -5,9 +5,8 @@ from __future__ import annotations
 from app.race.scoreboard import LaneBoard, Scoreboard
 from app.race.summary import RaceMeta
 from app.race.types import EndpointState, LaneIdentity, LaneName
-from app.web import format as say
-from app.web import words
-from app.web.views import NoteView, PaneState, PaneView, TextView
+from app.web import ink, words
+from app.web.views import NoteView, PaneState, PaneView
 
 EXPLAIN: dict[LaneName, str] = {
     "baseline": "Plain vLLM: one token for every pass of the model.",
@@ -31,6 +30,7 @@ def pane(meta: RaceMeta, board: Scoreboard, lane: LaneName, now_ms: float) -> Pa
         since_ms=since,
         note=_note(state, it),
         explain=EXPLAIN[lane] if state in ("queued", "turn") else None,
+        ink=ink.summary(it),
     )
 
 
@@ -76,7 +76,7 @@ def _ending(meta: RaceMeta, it: LaneBoard) -> tuple[PaneState, str]:
     asked = meta.spec.sampling
     match it.finish_reason:
         case "length" if asked.ignore_eos and it.tokens == asked.max_tokens:
-            return "finished", f"finished, {say.count(it.tokens)} {'token' if it.tokens == 1 else 'tokens'}"
+            return "finished", "finished"  # held to its length: it was asked to end there
         case "length":
             return "length", "stopped at the length limit"
         case "stop" | None:
@@ -102,11 +102,6 @@ def _note(state: PaneState, it: LaneBoard) -> NoteView | None:
             return NoteView(title="Interrupted", text=text)
         case _:
             return None
-
-
-def whole(it: LaneBoard) -> TextView:
-    """All the text so far."""
-    return TextView(lane=it.lane, answer=say.displayed(it.text), reasoning=say.displayed(it.reasoning))
 
 
 def at_rest(lane: LaneName, state: EndpointState | None) -> PaneView:

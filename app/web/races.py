@@ -16,7 +16,7 @@ from app.services import Services
 from app.web import board
 from app.web.api import refuse_if_down
 from app.web.deps import CursorDep, RunDep, ServicesDep, find_run, remember, visitor_of
-from app.web.requests import from_form, to_spec
+from app.web.requests import from_form, times_of, to_spec
 from app.web.sse import done, message, respond
 
 router = APIRouter()
@@ -24,13 +24,19 @@ router = APIRouter()
 
 def show(request: Request, services: Services, run: Run) -> Response:
     """Answer a button: the arena of ``run`` for htmx, its page for a browser without JavaScript."""
-    url = f"/races/{run.meta.id}"
+    # the page of a series goes from race to race; whoever reloads it finds the one that runs
+    url = f"/races/{run.meta.id}" if run.series is None else f"/series/{run.meta.series}/live"
     if request.headers.get("hx-request") != "true":
         return RedirectResponse(url, 303)
-    view = board.arena(run.meta, run.board, upto=run.log.head, now_ms=run.now_ms())
-    html = services.renderer.arena(view, ticket=secrets.token_urlsafe(12))
+    html = arena_html(services, run)
     # a replay lives as long as it is watched: its address is that of the race it plays
     return HTMLResponse(html, headers={} if run.meta.origin else {"HX-Push-Url": url})
+
+
+def arena_html(services: Services, run: Run) -> str:
+    """What the page shows of ``run``, with a new ticket for its start button."""
+    view = board.arena(run.meta, run.board, upto=run.log.head, now_ms=run.now_ms(), series=run.read_series())
+    return services.renderer.arena(view, ticket=secrets.token_urlsafe(12))
 
 
 @router.post("/races")
@@ -41,16 +47,33 @@ async def start(request: Request, services: ServicesDep) -> Response:
     spec = to_spec(from_form(form), services.workloads, services.settings)
     await refuse_if_down(services)
     visitor = visitor_of(request)
-    run = services.hub.start(spec, owner=visitor, ticket=form.get("ticket", "")[:60] or None)
+    times, ticket = times_of(form), form.get("ticket", "")[:60] or None
+    if times > 1:
+        run = services.repeater.start(spec, times, owner=visitor, ticket=ticket)
+    else:
+        run = services.hub.start(spec, owner=visitor, ticket=ticket)
+        services.repeater.make_way(visitor, run)
     response = show(request, services, run)
     remember(request, response, visitor)
     return response
 
 
+@router.post("/warm-up")
+async def warm_up(request: Request, services: ServicesDep) -> Response:
+    """The page's "Warm up": only while a server is not known to be warm, so nobody keeps the servers busy with it."""
+    await refuse_if_down(services)
+    if any(lane.warm is not True for lane in services.lanes.values()):
+        services.hub.warm_up()
+    if request.headers.get("hx-request") == "true":
+        return Response(status_code=204)
+    return RedirectResponse("/", 303)
+
+
 @router.post("/races/{race_id}/stop")
 async def stop(request: Request, run: RunDep, services: ServicesDep) -> Response:
-    """Stop both lanes; the stream shows it."""
+    """Stop both lanes; the stream shows it. The race of a series takes the series with it."""
     services.hub.stop(run.meta.id)
+    services.repeater.stop(run.meta.series if run.is_race else None)
     if request.headers.get("hx-request") == "true":
         return Response(status_code=204)
     return RedirectResponse(f"/races/{run.meta.id}", 303)

@@ -12,9 +12,10 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from app.errors import SpecraceError
 from app.race.log import Log
 from app.race.scoreboard import Scoreboard
+from app.race.series import Series
 from app.race.summary import RaceMeta
 from app.web import frames, words
-from app.web.views import ArenaView, HistoryRow, PageView, StatusView
+from app.web.views import ArenaView, CheckView, HistoryRow, PageView, SeriesView, StatusView
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -63,6 +64,18 @@ class Renderer:
         """Past races, newest first."""
         return self._render("history.html", rows=rows)
 
+    def check(self, view: CheckView, *, fragment: bool = False) -> str:
+        """The check before a show: its page, or the part of it that changes while one runs."""
+        return self._render("frames/check.html" if fragment else "check.html", check=view)
+
+    def series(self, view: SeriesView, *, fragment: bool) -> str:
+        """A series on a page of its own, or the part of it that changes while it runs."""
+        return self._render("_series.html" if fragment else "series.html", series=view)
+
+    def no_next(self) -> str:
+        """There is no next race to ask for."""
+        return self._render("frames/next.html", next_race=None)
+
     def problem(self, error: SpecraceError, *, fragment: bool = False, ticket: str | None = None) -> str:
         """What went wrong and what to do: a page, or a notice that leaves the rest of the page alone."""
         if fragment:
@@ -70,10 +83,19 @@ class Renderer:
         return self._render("problem.html", error=error)
 
     def frame(
-        self, meta: RaceMeta, board: Scoreboard, log: Log, after: int, upto: int, *, scores: bool, now_ms: float
+        self,
+        meta: RaceMeta,
+        board: Scoreboard,
+        log: Log,
+        after: int,
+        upto: int,
+        *,
+        scores: bool,
+        now_ms: float,
+        series: Series | None = None,
     ) -> str:
         """One SSE message: see app/web/frames.py."""
-        view = frames.frame(meta, board, log, after, upto, scores=scores, now_ms=now_ms)
+        view = frames.frame(meta, board, log, after, upto, scores=scores, now_ms=now_ms, series=series)
         return self._render("frames/frame.html", frame=view)
 
     def _render(self, name: str, **context: object) -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Struct
 
 from app.errors import InvalidRace, TooLong
+from app.race.fairness import new_salt
 from app.race.types import RaceSpec, Sampling, Schedule
 from app.race.workloads import Workload, Workloads
 from app.settings import Settings
@@ -25,7 +26,20 @@ class RaceBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     max_tokens: int | None = None
     ignore_eos: bool | None = None
     schedule: Schedule = "together"
+    fresh_cache: bool = False
+    """Send both servers a salt of this race's own, so that neither reuses the prompt of another race."""
 
+
+class SeriesBody(RaceBody, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """JSON of POST /api/series: a race, and how many times."""
+
+    repeats: int | None = None
+
+
+B = TypeVar("B", bound=RaceBody)
+
+MOST_BY_PAGE = 10
+MOST_BY_SCRIPT = 50
 
 CUSTOM = Sampling(temperature=0.0, top_p=1.0, seed=0, max_tokens=256, ignore_eos=False)
 """Sampling of "Your prompt" where nothing else is said."""
@@ -37,14 +51,46 @@ def from_json_body(body: bytes) -> RaceBody:
     Raises:
         InvalidRace: it is not JSON, or a field is unknown or of the wrong type.
     """
+    return _decode(body, RaceBody)
+
+
+def _decode(body: bytes, kind: type[B]) -> B:
     try:
-        return msgspec.json.decode(body, type=RaceBody)
+        return msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError as error:
         raise InvalidRace(*_place(str(error)), "See GET /api/workloads and the README for the fields") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InvalidRace(
             "body", f"is not JSON ({error})", 'Send a JSON object such as {"workload": "json-records"}'
         ) from None
+
+
+def series_of_json(body: bytes) -> tuple[SeriesBody, int]:
+    """The body of POST /api/series, and how many races it asks for.
+
+    Raises:
+        InvalidRace: as ``from_json_body``, or ``repeats`` is missing or out of range.
+    """
+    asked = _decode(body, SeriesBody)
+    if asked.repeats is None:
+        raise InvalidRace("repeats", "it is missing", f"Say how many races, 2 to {MOST_BY_SCRIPT}")
+    if not 2 <= asked.repeats <= MOST_BY_SCRIPT:
+        raise InvalidRace("repeats", f"{asked.repeats} is out of range", f"Use 2 to {MOST_BY_SCRIPT}")
+    return asked, asked.repeats
+
+
+def times_of(form: dict[str, str]) -> int:
+    """How many races the page's form asks for.
+
+    Raises:
+        InvalidRace: ``repeats`` is no number, or out of range.
+    """
+    text = form.get("repeats", "").strip() or "1"
+    if not (text.isascii() and text.isdecimal() and len(text) < 4):
+        raise InvalidRace("repeats", f"{text[:40]!r} is not a number of races", f"Use 1 to {MOST_BY_PAGE}")
+    if not 1 <= int(text) <= MOST_BY_PAGE:
+        raise InvalidRace("repeats", f"{text} is out of range", f"Use 1 to {MOST_BY_PAGE}")
+    return int(text)
 
 
 def from_form(form: dict[str, str]) -> RaceBody:
@@ -62,8 +108,9 @@ def from_form(form: dict[str, str]) -> RaceBody:
                 given[name] = kind(given[name])
             except ValueError:
                 raise InvalidRace(name, f"{str(given[name])[:40]!r} is not a number", "Enter a number") from None
-    if "ignore_eos" in given:
-        given["ignore_eos"] = given["ignore_eos"] in ("on", "true", "1")
+    for name in ("ignore_eos", "fresh_cache"):
+        if name in given:
+            given[name] = given[name] in ("on", "true", "1")
     try:
         return msgspec.convert(given, RaceBody)
     except msgspec.ValidationError as error:
@@ -104,6 +151,7 @@ def to_spec(body: RaceBody, workloads: Workloads, settings: Settings) -> RaceSpe
         system=system or None,
         sampling=_sampling(body, workload.sampling if workload else CUSTOM, settings),
         schedule=body.schedule,
+        cache_salt=new_salt() if body.fresh_cache else None,
     )
 
 

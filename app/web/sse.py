@@ -121,7 +121,11 @@ class Feed:
 
     def _render(self, after: int, upto: int, *, scores: bool) -> str:
         run = self.run
-        return self._renderer.frame(run.meta, run.board, run.log, after, upto, scores=scores, now_ms=run.now_ms())
+        series = run.read_series()
+        now_ms = run.now_ms()
+        return self._renderer.frame(
+            run.meta, run.board, run.log, after, upto, scores=scores, now_ms=now_ms, series=series
+        )
 
 
 class Feeds:

@@ -9,12 +9,13 @@ from typing import Literal
 
 from msgspec import Struct
 
-from app.race.types import EndpointStatus, LaneName, RaceStatus, Schedule, Verdict
+from app.race.types import EndpointStatus, Holds, LaneName, RaceStatus, Schedule, TextVerdict, Verdict
 
 PaneState = Literal[
     "idle", "queued", "turn", "waiting", "streaming", "finished", "length", "tool", "silent", "stopped", "failed",
     "cut_off", "aborted", "interrupted",
 ]  # fmt: skip
+PartMark = Literal["", "draft", "mixed"]
 StartMode = Literal["live", "recorded", "blocked"]
 
 
@@ -27,6 +28,15 @@ class NoteView(View, frozen=True, kw_only=True):
 
     title: str
     text: str
+
+
+class InkView(View, frozen=True, kw_only=True):
+    """How much of an answer came from the draft: "132" of "200", and how certain that is."""
+
+    drafted: str
+    tokens: str
+    words: str
+    estimated: bool
 
 
 class PaneView(View, frozen=True, kw_only=True):
@@ -44,6 +54,8 @@ class PaneView(View, frozen=True, kw_only=True):
     note: NoteView | None = None
     explain: str | None = None
     """What this lane is, in a sentence, while it has nothing else to show."""
+    ink: InkView | None = None
+    """Which tokens were drafted, in a sentence; None for a lane without drafts."""
 
     @property
     def bad(self) -> bool:
@@ -51,14 +63,34 @@ class PaneView(View, frozen=True, kw_only=True):
         return self.state in ("failed", "cut_off", "aborted", "interrupted", "silent")
 
 
+class PartView(View, frozen=True, kw_only=True):
+    """Text that looks alike: from the draft, or of several tokens of which some are, or neither."""
+
+    text: str
+    mark: PartMark
+
+
+class SpanView(View, frozen=True, kw_only=True):
+    """Text with its drafted tokens marked. ``ink`` is what the pointer is told about it (app/web/ink.py), ``step`` the
+    number of the first engine step in it, ``hint`` whether the marks are an estimate."""
+
+    parts: tuple[PartView, ...]
+    ink: str
+    step: int | None
+    hint: bool
+
+
 class TextView(View, frozen=True, kw_only=True):
-    """Text for one pane: all of it so far in a page, what is new in a frame."""
+    """Text for one pane: all of it so far in a page, what is new in a frame. The spans hold the same text again, for a
+    lane whose drafted tokens are marked."""
 
     lane: LaneName
     answer: str = ""
     reasoning: str = ""
+    answer_spans: tuple[SpanView, ...] = ()
+    reasoning_spans: tuple[SpanView, ...] = ()
     afresh: bool = False
-    """In a frame: replace what is there, because the lane was asked again."""
+    """In a frame: replace what is there, because the lane was asked again, or the marks are better known now."""
 
 
 class FigureView(View, frozen=True, kw_only=True):
@@ -97,6 +129,8 @@ class ChipView(View, frozen=True, kw_only=True):
 
     text: str
     about: str | None = None
+    href: str | None = None
+    """Where on the page more of it stands, instead of an explanation."""
     weight: Literal["remark", "caveat", "doubt"] = "remark"
     """A caveat is to be known; a doubt may have spoiled the result."""
 
@@ -138,6 +172,8 @@ class ScoreView(View, frozen=True, kw_only=True):
     state: str
     chips: tuple[ChipView, ...]
     actions: ActionsView
+    why: str | None = None
+    """In a few words, when a finished race gained little or nothing."""
 
 
 class BandView(View, frozen=True, kw_only=True):
@@ -148,11 +184,179 @@ class BandView(View, frozen=True, kw_only=True):
     text: str
 
 
+class MarkView(View, frozen=True, kw_only=True):
+    """One race on the line of a figure; places in percent of the line's width and height."""
+
+    at: str
+    height: str
+    told: str
+
+
+class SpreadView(View, frozen=True, kw_only=True):
+    """One figure over the races of a series: a mark for each race, low to high, and the median."""
+
+    name: str
+    about: str | None
+    lane: LaneName | None
+    lane_title: str
+    marks: tuple[MarkView, ...]
+    low: str
+    median: str
+    high: str
+    even: str | None
+    """Where 1.00x lies, for ratios."""
+    value: str
+    range: str
+    told: str
+
+
+class SummaryRow(View, frozen=True, kw_only=True):
+    """One figure of a series as a row of a table."""
+
+    name: str
+    lane: LaneName | None
+    lane_title: str
+    median: str
+    low: str
+    high: str
+    races: str
+
+
+class RepeatRow(View, frozen=True, kw_only=True):
+    """One race of a series as a row of a table. ``cells`` are its figures in the order of the table's head."""
+
+    number: int
+    url: str
+    first: str
+    status: str
+    counted: bool
+    cells: tuple[str, ...]
+
+
+class SeriesView(View, frozen=True, kw_only=True):
+    """A series of races: the plot, the tables and the verdict. ``headline`` is its median speedup in a line; ``heads``
+    are those of the table of ``races``."""
+
+    id: str
+    url: str
+    live: bool
+    title: str
+    state: str
+    counted: str
+    headline: str | None
+    texts: str | None
+    verdict: str
+    why: str
+    spreads: tuple[SpreadView, ...]
+    summary: tuple[SummaryRow, ...]
+    heads: tuple[str, ...]
+    races: tuple[RepeatRow, ...]
+    notes: tuple[ChipView, ...]
+
+
+class WhyView(View, frozen=True, kw_only=True):
+    """Why nothing or little was gained: a few words for the scoreboard, a sentence below."""
+
+    short: str
+    sentence: str
+
+
+class ConditionView(View, frozen=True, kw_only=True):
+    """One thing that could spoil the result. The lanes' values are None where there is nothing to be seen of a lane."""
+
+    key: str
+    title: str
+    holds: Holds
+    answer: str
+    text: str
+    baseline: str | None
+    speculative: str | None
+
+
+class ConditionsView(View, frozen=True, kw_only=True):
+    """The checklist. ``held`` counts what holds here."""
+
+    rows: tuple[ConditionView, ...]
+    held: int
+    why: str | None
+
+
+class DraftFigureView(View, frozen=True, kw_only=True):
+    """One figure of acceptance with its formula; ``key`` is an About of app/web/words.py."""
+
+    key: str
+    title: str
+    formula: str
+    text: str
+    none: bool
+
+
+class DraftBarView(View, frozen=True, kw_only=True):
+    """One draft position, or one number of accepted tokens. ``length`` in thousandths of the track; ``told`` is what the
+    bar says in words."""
+
+    name: str
+    length: int
+    text: str
+    told: str
+    none: bool = False
+
+
+class DraftBarsView(View, frozen=True, kw_only=True):
+    """A staircase of bars, the first one on top."""
+
+    bars: tuple[DraftBarView, ...]
+
+
+class DraftsView(View, frozen=True, kw_only=True):
+    """Acceptance, position by position. ``note`` instead of everything else says why there is nothing to show."""
+
+    note: NoteView | None = None
+    source: str | None = None
+    about: str = "acceptance"
+    estimated: bool = False
+    mixture: str | None = None
+    """Set when the counts hold the requests of others."""
+    figures: tuple[DraftFigureView, ...] = ()
+    per_position: DraftBarsView | None = None
+    conditional: DraftBarsView | None = None
+    histogram: DraftBarsView | None = None
+
+
+class SideView(View, frozen=True, kw_only=True):
+    """How one lane went on where the texts part: the first differing token, then the rest."""
+
+    lane: LaneName
+    title: str
+    first: str
+    rest: str
+    cut: bool
+    ended: bool
+
+
+class SameTextView(View, frozen=True, kw_only=True):
+    """Whether both texts are the same. ``before`` is the end of the common text, ``margin`` how close the two first
+    tokens were to the target."""
+
+    verdict: TextVerdict
+    headline: str
+    text: str
+    before: str = ""
+    before_cut: bool = False
+    sides: tuple[SideView, SideView] | None = None
+    margin: str | None = None
+    note: str | None = None
+
+
 class InsightView(View, frozen=True, kw_only=True):
     """Below the fold: what stands behind the numbers. A part that has nothing to show is None."""
 
     race: str
     over: bool
+    same_text: SameTextView | None = None
+    drafts: DraftsView | None = None
+    series: SeriesView | None = None
+    conditions: ConditionsView | None = None
 
 
 class ArenaView(View, frozen=True, kw_only=True):
@@ -170,6 +374,8 @@ class ArenaView(View, frozen=True, kw_only=True):
     insight: InsightView | None = None
     say: str = ""
     """For the one status line that is read out."""
+    next_race: str | None = None
+    """Where the page asks for the next race of the series once this one is over."""
     autoplay: str | None = None
     """At rest while the live pair is not there: the recording that plays meanwhile, labelled as one."""
 
@@ -182,8 +388,12 @@ class FrameView(View, frozen=True, kw_only=True):
     score: ScoreView | None
     insight: InsightView | None
     """When a state changed: it is not worth rendering twenty times a second."""
+    drafts: DraftsView | None = None
+    """While drafts are checked, about once a second."""
     actions: ActionsView | None
     say: str | None
+    next_race: str | None = None
+    """Set in the last frame of a race whose series goes on."""
 
 
 class StartView(View, frozen=True, kw_only=True):
@@ -226,6 +436,13 @@ class EngineView(View, frozen=True, kw_only=True):
     bad: bool
 
 
+class WarmUpView(View, frozen=True, kw_only=True):
+    """Servers that would pay for their first kernels in a race, or are being warmed up now."""
+
+    text: str
+    offered: bool
+
+
 class StatusView(View, frozen=True, kw_only=True):
     """Lamps, engines and the start button, asked for again every ``every_s`` seconds."""
 
@@ -236,6 +453,7 @@ class StatusView(View, frozen=True, kw_only=True):
     start: StartView
     poll: str
     every_s: int
+    warm_up: WarmUpView | None = None
 
 
 class LinkView(View, frozen=True, kw_only=True):
@@ -269,6 +487,14 @@ class ScheduleView(View, frozen=True, kw_only=True):
     chosen: bool
 
 
+class TimesView(View, frozen=True, kw_only=True):
+    """How many times a click on the start button races."""
+
+    value: int
+    title: str
+    chosen: bool
+
+
 class PageView(View, frozen=True, kw_only=True):
     """The whole page."""
 
@@ -278,6 +504,8 @@ class PageView(View, frozen=True, kw_only=True):
     note: str
     prompt: PromptView
     schedules: tuple[ScheduleView, ...]
+    times: tuple[TimesView, ...]
+    fresh_cache: bool
     ticket: str
     status: StatusView
     arena: ArenaView
@@ -297,3 +525,40 @@ class HistoryRow(View, frozen=True, kw_only=True):
     acceptance: str
     source: str | None
     recorded: bool
+    series: str | None = None
+    """Address of the series that the race belongs to."""
+    place: str = ""
+    """"2 of 5" of that series."""
+
+
+class FindingView(View, frozen=True, kw_only=True):
+    """One thing that a check looked at; ``sign`` is its level in a word."""
+
+    level: Literal["ok", "note", "warning", "problem"]
+    sign: str
+    title: str
+    detail: str
+    remedy: str | None
+    code: str | None
+
+
+class FindingsView(View, frozen=True, kw_only=True):
+    """The findings about one server, or about the pair (``lane`` None)."""
+
+    lane: LaneName | None
+    title: str
+    findings: tuple[FindingView, ...]
+
+
+class CheckView(View, frozen=True, kw_only=True):
+    """The last check, or the one that runs (``doing`` says at what)."""
+
+    ready: bool | None
+    headline: str
+    why: str | None
+    when: str | None
+    took: str | None
+    doing: str | None
+    refused: str | None
+    """Why the check just asked for was not started."""
+    groups: tuple[FindingsView, ...]

@@ -6,10 +6,13 @@ from msgspec import Struct
 
 from app.race.types import (
     AcceptanceSource,
+    Cause,
     Caveat,
+    ConditionName,
     EndpointStatus,
     EnginePhase,
     ErrorKind,
+    Holds,
     LaneName,
     Schedule,
 )
@@ -50,6 +53,11 @@ SOURCES: dict[AcceptanceSource, tuple[str, str]] = {
 }
 
 LAMPS: dict[EndpointStatus, str] = {"ready": "ready", "starting": "starting", "down": "down", "stopped": "stopped"}
+
+COLD = "Both servers are cold"
+ONE_COLD = "{} is cold"
+MAY_BE_COLD = "A server may be cold"
+WARMING = "Warming up"
 
 PHASES: dict[EnginePhase, str] = {
     "installing": "installing vLLM",
@@ -103,7 +111,7 @@ CAVEATS: dict[Caveat, tuple[str, str]] = {
     ),
     "cold_start": (
         "cold start",
-        "The first request after a server's start compiles kernels and is slower. Run it again before you believe it.",
+        "The first request after a server's start compiles kernels and is slower. Warm up first, or race again.",
     ),
     "shared_device": (
         "shared device",
@@ -111,7 +119,7 @@ CAVEATS: dict[Caveat, tuple[str, str]] = {
     ),
     "other_traffic": (
         "other traffic",
-        "The server's counters also moved for requests that are not ours, so acceptance is a mixture.",
+        "A server also worked for requests that are not ours. They slow it, and its counters are a mixture.",
     ),
     "tokens_estimated": (
         "tokens estimated",
@@ -137,14 +145,147 @@ CAVEATS: dict[Caveat, tuple[str, str]] = {
         "no drafts ran",
         "The server is set up to speculate, but proposed nothing in this race. Acceptance does not exist then.",
     ),
+    "garbled_text": (
+        "garbled text",
+        (
+            "Hardly a draft was accepted, and the speculative text is no text: broken characters, mixed scripts, glued "
+            "pieces of words. The baseline's is sound. Look at that server's sampling before you believe its speed."
+        ),
+    ),
+    "repetition_loop": (
+        "repetition loop",
+        (
+            "The answer ends in a block that repeats to the letter, and nearly every draft was accepted. A loop is "
+            "what a draft guesses best: the speedup is that of the loop, not of the prompt."
+        ),
+    ),
     "scheduling_differs": (
         "scheduling differs",
         "This method of speculation switches vLLM's asynchronous scheduling off; the baseline keeps it.",
     ),
 }
 
+CAUSES: dict[Cause, tuple[str, str]] = {
+    "low_acceptance": (
+        "{tau} tokens a pass for {cost} a step: drafts rarely accepted",
+        (
+            "{tau} tokens per pass cost {cost} a plain step; drafts are rarely accepted{rate}. It gains where a pass "
+            "brings more tokens than it costs: another kind of prompt, another draft, or fewer draft tokens."
+        ),
+    ),
+    "costly_steps": (
+        "{tau} tokens a pass, but each costs {cost} a step",
+        (
+            "a pass brings {tau} tokens, but costs {cost} a plain step. A smaller draft, fewer draft tokens or a "
+            "lighter load make it cheaper."
+        ),
+    ),
+    "shared_device": (
+        "{tau} tokens a pass for {cost} a step, both at once on one device: race in turn",
+        (
+            "a pass brings {tau} tokens and cost {cost} a plain step while both servers ran at once on one device. "
+            "Race them in turn to see each alone."
+        ),
+    ),
+    "prefill_bound": (
+        "writing alone is {decode}; the time to the first token eats it",
+        (
+            "writing alone is {decode} as fast, but of {e2e} the first token took {ttft}, which speculation does not "
+            "shorten. Longer answers gain more."
+        ),
+    ),
+}
+"""Why little or nothing was gained, in a few words and in a sentence that goes on after a colon."""
+
+CONDITIONS: dict[ConditionName, tuple[str, dict[Holds, str]]] = {
+    "cached_tokens": (
+        "Cached prompt tokens",
+        {
+            "yes": "That part of the prompt was not read again: the time to the first token says less. "
+            "Tick “Fresh cache” to have it read anew on both sides.",
+            "no": "Both servers read the whole prompt.",
+            "unknown": "A server did not tell. vLLM tells when it runs with --enable-prompt-tokens-details.",
+        },
+    ),
+    "salt_refused": (
+        "Fresh cache refused",
+        {
+            "yes": "A server does not take a cache salt, so only the other one's cache was avoided.",
+            "no": "Both requests carried a salt of this race alone.",
+            "unknown": "Not both requests went out.",
+        },
+    ),
+    "cold_start": (
+        "Cold start",
+        {
+            "yes": "A server had generated nothing since its start: this race paid for its first kernels. Race again.",
+            "no": "Both servers had generated before.",
+            "unknown": "A server does not tell whether it had generated before. Warm up, or race again, to be sure.",
+        },
+    ),
+    "shared_device": (
+        "Shared device",
+        {
+            "yes": "Both lanes ran at once on one device and slowed each other. Race them in turn to see each alone.",
+            "no": "Neither lane slowed the other.",
+            "unknown": "Both lanes ran at once, and whether their servers share a device cannot be seen from here. "
+            "Race them in turn to be sure.",
+        },
+    ),
+    "other_requests": (
+        "Other requests in flight",
+        {
+            "yes": "The servers worked for others too: that slows a lane and mixes into the server's counters.",
+            "no": "Neither server had another request in hand just before the race.",
+            "unknown": "A server did not tell what else it had in hand (/metrics).",
+        },
+    ),
+    "lengths_differ": (
+        "Different lengths",
+        {
+            "yes": "The speedup compares output rates, so it holds; of two end-to-end times it would not.",
+            "no": "Both answers have the same number of tokens.",
+            "unknown": "Both lanes have to finish, with tokens that were counted.",
+        },
+    ),
+    "scheduling_differs": (
+        "Different scheduling",
+        {
+            "yes": "This method switches vLLM's asynchronous scheduling off and the baseline keeps it. "
+            "Start the baseline with --no-async-scheduling to see the draft's effect alone.",
+            "no": "Both servers schedule alike.",
+            "unknown": "The method, or how the baseline was started, is not known here.",
+        },
+    ),
+    "tokens_estimated": (
+        "Estimated tokens",
+        {
+            "yes": "A server sent no token counts that can be trusted, so no ratio is printed.",
+            "no": "Every token was counted by its server.",
+            "unknown": "Nothing has been written yet.",
+        },
+    ),
+}
+"""Of each condition its name, and what it means where it holds, where it does not, and where nobody can tell."""
+
+CONDITION_VALUES: dict[ConditionName, tuple[str, str]] = {
+    "salt_refused": ("refused", "taken"),
+    "cold_start": ("cold", "warm"),
+    "tokens_estimated": ("estimated", "counted"),
+}
+"""What a lane is called for which it holds, and for which it does not; the other conditions are counts."""
+
 DOUBTS: frozenset[Caveat] = frozenset(
-    ("other_traffic", "counters_reset", "retried", "cold_start", "prefix_cache_differs", "cached_prompt")
+    (
+        "other_traffic",
+        "counters_reset",
+        "retried",
+        "cold_start",
+        "prefix_cache_differs",
+        "cached_prompt",
+        "garbled_text",
+        "repetition_loop",
+    )
 )
 """The caveats that make a result doubtful; the others only say how it is to be read."""
 
@@ -183,6 +324,72 @@ ABOUT: tuple[About, ...] = (
         title="Mean acceptance length",
         formula="1 + accepted draft tokens ÷ speculative steps",
         text="Tokens per pass of the big model that had a draft to check; its own token is included.",
+    ),
+    About(
+        key="ink",
+        title="Drafted tokens",
+        formula="tinted and underlined: drafted, then accepted by the target",
+        text="Everything else is the target's own: the token after each draft, and the first one, from the prefill. "
+        "A dashed line is an estimate from the sizes of the chunks; a solid one comes from the server's record of every "
+        "step. Point at a word, or tap it, to see its step and its place in the draft.",
+    ),
+    About(
+        key="effective",
+        title="Effective tokens per pass",
+        formula="(N − 1) ÷ (N − 1 − accepted)",
+        text="Tokens for every pass of the big model after the first token, passes without a draft included: the τ of "
+        "the literature. The last step may accept more than is sent; there are never fewer passes than steps.",
+    ),
+    About(
+        key="share",
+        title="Share of output drafted",
+        formula="accepted ÷ N",
+        text="How much of the answer came from the draft. Some tools call this acceptance; it is another number.",
+    ),
+    About(
+        key="alpha",
+        title="Per-token alpha",
+        formula="accepted ÷ (accepted + steps with a rejected token)",
+        text="The chance that one tested draft token is accepted (Leviathan et al.). What follows a rejected token was "
+        "not tested. It needs the single steps, or drafts that all had full length.",
+    ),
+    About(
+        key="steps",
+        title="Steps with a draft",
+        formula="S = passes that checked at least one draft token",
+        text="Steps without a draft are left out, as vLLM does it. llama.cpp does not count steps.",
+    ),
+    About(
+        key="drafted",
+        title="Drafted",
+        formula="D = draft tokens proposed",
+        text="Up to k in each step; n-gram and suffix drafts may be shorter, or missing.",
+    ),
+    About(
+        key="accepted",
+        title="Accepted",
+        formula="A = draft tokens that the big model kept",
+        text="Counted by the server before the answer is cut at its length limit: the last step may count a few more.",
+    ),
+    About(
+        key="position",
+        title="Acceptance by position",
+        formula="steps that accepted at least i tokens ÷ S",
+        text="Unconditional, as vLLM and llama.cpp print it: a later position is only reached through all before it. "
+        "One plus the sum of these shares is the mean acceptance length.",
+    ),
+    About(
+        key="conditional",
+        title="Acceptance by position, conditional",
+        formula="share of position i ÷ share of position i − 1",
+        text="Of the steps that accepted everything before it, how many accepted this token too. A drafter that is as "
+        "good at the last token as at the first has level bars.",
+    ),
+    About(
+        key="histogram",
+        title="Accepted tokens per step",
+        formula="steps that accepted exactly j draft tokens",
+        text="A step that accepted none still brought the big model's own token.",
     ),
     About(
         key="tps",
@@ -232,6 +439,13 @@ ABOUT: tuple[About, ...] = (
         formula="",
         text="At temperature 0 the two answers are compared token by token. With sampling, or when a lane did not "
         "finish, there is nothing to compare.",
+    ),
+    About(
+        key="fresh",
+        title="Fresh cache",
+        formula="",
+        text="Both requests carry a random salt of this race (vLLM's cache_salt), so neither server finds the prompt "
+        "of an earlier race in its prefix cache: both read all of it. Off, a prompt raced twice may be read once.",
     ),
     About(
         key="schedule",

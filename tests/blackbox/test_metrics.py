@@ -227,6 +227,81 @@ def test_p14_a_restart_that_the_server_owns_up_to_is_growth_from_zero(benches: d
     assert "counters_reset" in run.comparison["caveats"]
 
 
+# ------------------------------------------------------------------------- lies of other kinds (P11, P14, P17)
+def test_all_of_acceptance_is_in_the_json(benches: dict[str, Bench]) -> None:
+    bench = benches["plain"]
+    bench.speculative.metrics = Metrics(model="s", spec_k=3, auto=False)
+    acceptance = bench.race(answer(251, HUNDRED)).speculative["acceptance"]
+    assert acceptance["conditional"] == pytest.approx([0.8, 0.625, 0.4])  # 0.8, 0.5 / 0.8, 0.2 / 0.5
+    assert acceptance["histogram"] == [20, 30, 30, 20]  # 100 steps, of which 80, 50, 20 got to a position
+    assert acceptance["effective_tokens_per_pass"] == pytest.approx(2.5)  # 250 / (250 - 150)
+    assert acceptance["share_of_output"] == pytest.approx(150 / 251)
+    assert acceptance["alpha"] == pytest.approx(150 / 230)  # 80 of 100 steps turned a token down
+    assert acceptance["doubt"] is None
+
+
+BEFORE = {"drafts": 7, "draft_tokens": 21, "accepted": 9}
+AFTER = {"drafts": 107, "draft_tokens": 321, "accepted": 159}
+
+
+TITLES = {
+    "reset": "Counters went down in the race",
+    "unreadable": "Counters that are no numbers",
+    "incomplete": "Counters are missing",
+    "contradictory": "Counters contradict each other",
+}
+
+
+def gone(text: str, key: str) -> str:
+    return "".join(line for line in text.splitlines(keepends=True) if f"{NAMES[key]}_total" not in line)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "doubt"),
+    [
+        (page(BEFORE), gone(page(AFTER, generated=251), "accepted"), "incomplete"),
+        (gone(page(BEFORE), "accepted"), gone(page(AFTER, generated=251), "accepted"), "incomplete"),
+        (page(BEFORE), page(AFTER | {"accepted": float("nan")}, generated=251), "unreadable"),
+        (page(BEFORE), page(AFTER | {"accepted": -1}, generated=251), "unreadable"),
+        (page(BEFORE), page(AFTER, generated=251) + page(AFTER | {"accepted": 12}), "unreadable"),
+        (page(BEFORE), page(AFTER | {"accepted": 500}, generated=251), "contradictory"),
+        (page(BEFORE), page(BEFORE | {"drafts": 3}, generated=251), "reset"),
+        (page(BEFORE), "# nothing here any more\n# TYPE python_info gauge\npython_info 1.0\n", "incomplete"),
+    ],
+)
+def test_counters_that_lie_are_no_figure_and_the_page_says_why(
+    benches: dict[str, Bench], before: str, after: str, doubt: str
+) -> None:
+    bench = benches["plain"]
+    bench.pages(before, after)
+    run = bench.race(answer(251))
+    acceptance = run.speculative["acceptance"]
+    assert (acceptance["source"], acceptance["rate"], acceptance["doubt"]) == ("server", None, doubt)
+    assert acceptance["drafted"] is None
+    assert acceptance["effective_tokens_per_pass"] is None
+    assert ("counters_reset" in run.comparison["caveats"]) is (doubt == "reset")
+    assert "no_drafts" not in run.comparison["caveats"]
+    assert "other_traffic" not in run.comparison["caveats"]
+    assert TITLES[doubt] in bench.app.page(run)
+
+
+@pytest.mark.parametrize("labels", [("0", "2", "3"), ("0", "1", "x"), ("0", "1", "01")])
+def test_positions_that_cannot_be_read_leave_the_rate_alone(benches: dict[str, Bench], labels: tuple[str, ...]) -> None:
+    bench = benches["plain"]
+
+    def positions(counts: tuple[int, ...]) -> str:
+        series = f"{NAMES['accepted']}_per_pos_total"
+        return "".join(
+            f'{series}{{engine="0",model_name="s",position="{label}"}} {count}\n'
+            for label, count in zip(labels, counts, strict=True)
+        )
+
+    bench.pages(page(BEFORE, more=positions((0, 0, 0))), page(AFTER, generated=251, more=positions((80, 50, 20))))
+    run = bench.race(answer(251))
+    fifty_percent(run)
+    assert (run.speculative["acceptance"]["per_position"], run.speculative["acceptance"]["conditional"]) == (None, None)
+
+
 # ------------------------------------------------------------------------------------------------ P15
 def test_p15_no_draft_and_one_token_is_no_number_and_no_crash(benches: dict[str, Bench]) -> None:
     bench = benches["plain"]
@@ -257,6 +332,7 @@ def test_p15_no_draft_in_a_long_answer(benches: dict[str, Bench]) -> None:
     assert acceptance is None or acceptance["rate"] is None, "0/0 is not 0 %"
     assert "no_drafts" in run.comparison["caveats"]
     assert run.comparison["speedup"] is not None, "the speed-up needs no drafts"
+    assert "No drafts ran" in bench.app.page(run)
 
 
 # ------------------------------------------------------------------------------------------------ P16

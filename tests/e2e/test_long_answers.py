@@ -80,9 +80,10 @@ def test_p33_clicks_are_answered(long: Long) -> None:
     assert sorted(long.clicks_s)[len(long.clicks_s) // 2] < 0.5, long.clicks_s
 
 
-def test_p33_nodes_grow_with_frames_not_with_tokens(long: Long) -> None:
+def test_p33_nodes_grow_with_frames_and_steps_not_with_tokens(long: Long) -> None:
+    """16,000 tokens: one element a frame and lane, and one a step of the 2,000 whose drafts are marked."""
     assert len(long.nodes) >= 5
-    assert max(long.nodes) < 2000
+    assert max(long.nodes) < 4500
 
 
 def test_p33_the_page_followed_the_text_to_its_end(long: Long) -> None:

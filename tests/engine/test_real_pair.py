@@ -13,7 +13,7 @@ import anyio
 import httpx2
 import pytest
 
-from app.race import counters
+from app.race import counters, growth
 from tests.blackbox.app import App, Run, running
 from tests.engine.conftest import RealPair
 
@@ -65,7 +65,7 @@ def test_record_counters_and_page_agree_on_an_idle_pair(app: App, structured: Ru
     assert shown["source"] == "request"
     grown = None
     for _ in range(40):  # the counters may lag by two seconds
-        grown = counters.growth(before, metrics(real_pair.speculative))
+        grown = growth.growth(before, metrics(real_pair.speculative))
         if grown is not None and grown.generated == 120:
             break
         time.sleep(0.1)

@@ -31,7 +31,7 @@ class Metrics:
 
     ``suffix`` is how this version of vLLM ends its counters' names. ``lag_s`` lets growth show late.
     ``mode`` "html", "404", "401", "500" and "hang" are the ways in which a page is not there. ``comments``
-    False leaves the HELP and TYPE lines out, as some relays do.
+    False leaves the HELP and TYPE lines out, as some relays do. ``prefix_caching`` is a label of cache_config_info.
     """
 
     model: str = "m"
@@ -44,6 +44,7 @@ class Metrics:
     text: str | list[str] | Callable[[], str] | None = None
     auto: bool = True
     comments: bool = True
+    prefix_caching: bool = True
     scrapes: int = 0
     values: dict[str, float] = field(default_factory=dict)
     _pending: list[tuple[float, dict[str, float]]] = field(default_factory=list)
@@ -131,6 +132,8 @@ class Metrics:
             line = raw.replace('model_name="gemma"', f'model_name="{self.model}"')
             if line.startswith(PER_POS) and int(line.split('position="')[1].split('"')[0]) >= (self.spec_k or 0):
                 continue
+            if line.startswith("vllm:cache_config_info{") and not self.prefix_caching:
+                line = line.replace('enable_prefix_caching="True"', 'enable_prefix_caching="False"')
             if line.startswith("#") or 'engine="0"' not in line:
                 lines.append(line)
             else:

@@ -47,6 +47,11 @@ class Tok:
     def token_ids(self) -> list[int]:
         return list(self.ids) if self.ids is not None else split_ids(self.text or self.reasoning or "", self.n)
 
+    def spelled(self) -> dict[int, str]:
+        """The texts of its tokens, by id."""
+        texts = split_text(self.text or self.reasoning or "", len(self.token_ids()))
+        return dict(zip(self.token_ids(), texts, strict=True))
+
 
 @dataclass(frozen=True)
 class Use:
@@ -210,19 +215,19 @@ def frame(obj: object) -> bytes:
     return b"data: " + compact(obj) + b"\n\n"
 
 
-def split_ids(text: str, n: int) -> list[int]:
-    """``n`` ids that follow from the text alone: the same text in other chunks gives the same ids as long
-    as every token is equally long."""
+def split_text(text: str, n: int) -> list[str]:
+    """``text`` as ``n`` tokens of nearly the same length."""
     if n <= 0:
         return []
     size, rest = divmod(len(text), n)
-    ids: list[int] = []
-    at = 0
-    for i in range(n):
-        end = at + size + (1 if i < rest else 0)
-        ids.append(1000 + zlib.crc32(text[at:end].encode("utf-8", "replace")) % 200_000)
-        at = end
-    return ids
+    ends = [size * (i + 1) + min(i + 1, rest) for i in range(n)]
+    return [text[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+
+
+def split_ids(text: str, n: int) -> list[int]:
+    """``n`` ids that follow from the text alone: the same text in other chunks gives the same ids as long
+    as every token is equally long."""
+    return [1000 + zlib.crc32(part.encode("utf-8", "replace")) % 200_000 for part in split_text(text, n)]
 
 
 def spec_record(accepted: Sequence[int], drafted: Sequence[int], k: int, *, detailed: bool = True) -> dict[str, Any]:

@@ -144,6 +144,46 @@ async def test_plain_answers_equal_the_recorded_ones(name: str) -> None:
     assert list(ours["permission"][0]) == list(real["permission"][0])
 
 
+@pytest.mark.parametrize(("name", "path"), [("completion", "completions"), ("chat", "chat/completions")])
+async def test_a_whole_answer_has_the_recorded_fields_in_their_order(name: str, path: str) -> None:
+    real = json.loads(json.loads(read(f"misc/baseline_{name}_nonstream.json"))["body"])
+    body = {"model": "m", "prompt": "hi", "messages": ASK["messages"], "return_token_ids": True}
+    async with FakeVLLM() as fake, httpx.AsyncClient() as client:
+        ours = (await client.post(f"{fake.url}/{path}", json=body)).json()
+    assert list(ours) == list(real)
+    assert list(ours["choices"][0]) == list(real["choices"][0])
+    assert ours["choices"][0]["token_ids"]
+    assert (ours["choices"][0] if name == "completion" else ours)["prompt_token_ids"] == list(range(2, 22))
+
+
+async def test_tokenize_answers_as_a_real_server_did() -> None:
+    """Bodies of vLLM 0.32.0 with the packaged Gemma, asked by hand."""
+    async with FakeVLLM(model="gemma", tokenizer=lambda _: [9259]) as fake, httpx.AsyncClient() as client:
+        where = fake.root + "/tokenize"
+        for asked in ({"prompt": "Hello"}, {"messages": [{"role": "user", "content": "Hello"}]}):
+            answer = await client.post(where, json={"model": "gemma"} | asked)
+            assert answer.text == '{"count":2,"max_model_len":2048,"tokens":[2,9259],"token_strs":null}'
+        wrong = await client.post(where, json={"model": "nope", "prompt": "Hello"})
+        empty = await client.post(where, json={"model": "gemma"})
+        got = await client.get(where)
+    assert (wrong.status_code, wrong.text) == (
+        404,
+        (
+            '{"error":{"message":"The model `nope` does not exist. Valid aliases: gemma.","type":"NotFoundError",'
+            '"param":"model","code":404}}'
+        ),
+    )
+    missing = "'msg': 'Field required', 'input': '<dict of 1 items>'}"
+    assert (empty.status_code, empty.json()["error"]["message"]) == (
+        400,
+        (
+            f"2 validation errors:\n  {{'type': 'missing', 'loc': 'body.prompt', {missing}\n"
+            f"  {{'type': 'missing', 'loc': 'body.messages', {missing}"
+        ),
+    )
+    assert (got.status_code, got.text, got.headers["allow"]) == (405, '{"detail":"Method Not Allowed"}', "POST")
+
+
 async def test_a_model_without_chat_template_says_so_and_completes() -> None:
     async with FakeVLLM(chat_template=False) as fake, httpx.AsyncClient() as client:
         refused = await client.post(fake.url + "/chat/completions", json=ASK)

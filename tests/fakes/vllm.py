@@ -19,12 +19,14 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import ssl
 import struct
 import threading
 import time
+import zlib
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -96,6 +98,7 @@ __all__ = [
 
 T = TypeVar("T")
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+DETOKENIZE = "/detokenize"
 NEVER = float("inf")
 
 
@@ -130,6 +133,11 @@ class Seen:
     def tpot_ms(self) -> float:
         """Time per output token, as the server did it."""
         return (self.sent[-1] - self.sent[0]) * 1000 / (self.sent_tokens - 1)
+
+    @property
+    def rates(self) -> bool:
+        """Whether this asks for the log-probabilities of given tokens, not for an answer."""
+        return b'"logprob_token_ids"' in self.body
 
     @property
     def json(self) -> dict[str, Any]:
@@ -173,17 +181,27 @@ class _Reader(asyncio.StreamReader):
         self._gone()
 
 
+def words_as_ids(text: str) -> list[int]:
+    """An id for each word or sign: as many as real text has, roughly, and the same for the same text."""
+    return [10 + zlib.crc32(piece.encode()) % 200_000 for piece in re.findall(r"\w+|[^\w\s]|\s+(?=\s)", text)]
+
+
 @dataclass
 class FakeVLLM:
     """One fake server. ``script`` answers every POST that neither ``then()`` nor ``on()`` claims.
 
     ``honour`` names what it does when asked: "token_ids", "usage", "continuous". ``extras`` False drops every
     field that only vLLM has (token_ids, stop_reason, ...), as other servers do. ``speculative`` is k.
+    ``ratings`` are the log-probabilities of tokens at any place; None: the server was started without.
+    ``loaded_from`` is the ``root`` of /v1/models (a path or a repository), ``tokenizer`` what /tokenize answers with.
     ``routes`` replaces the answer of any path; ``everything`` that of all of them.
     """
 
     script: Answer | Chooser = (ROLE, TOK("Hello"), TOK(" world"), FIN("stop"), USE(), DONE)
     model: str = "m"
+    loaded_from: str | None = None
+    tokenizer: Callable[[str], list[int]] = words_as_ids
+    owned_by: str = "vllm"
     speculative: int | None = None
     honour: frozenset[str] | set[str] = frozenset({"token_ids", "usage", "continuous"})
     extras: bool = True
@@ -198,6 +216,9 @@ class FakeVLLM:
     fingerprint: str = f"vllm-{VERSION}-00c0ffee"
     fixed_id: str = ""
     fixed_created: int | None = None
+    ratings: dict[int, float] | None = None
+    names_ratings: bool = True
+    """Whether it knows logprob_token_ids (vLLM 0.32); before, the best tokens are listed, whatever is asked for."""
     routes: dict[str, Reply] = field(default_factory=dict)
     everything: Reply | None = None
 
@@ -213,6 +234,7 @@ class FakeVLLM:
         self._queue: deque[Answer | Chooser] = deque()
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self.spelled: dict[int, str] = {}
         if self.metrics.model == "m":
             self.metrics.model = self.model
         if self.metrics.spec_k is None:
@@ -238,7 +260,14 @@ class FakeVLLM:
 
     @property
     def posts(self) -> list[Seen]:
-        return [seen for seen in self.requests if seen.method == "POST"]
+        """Requests for an answer."""
+        asked = [seen for seen in self.requests if seen.method == "POST" and seen.path.split("?")[0] != DETOKENIZE]
+        return [seen for seen in asked if not seen.rates]
+
+    @property
+    def rated(self) -> list[Seen]:
+        """Requests for the log-probabilities of tokens."""
+        return [seen for seen in self.requests if seen.rates]
 
     def posts_with(self, marker: str) -> list[Seen]:
         return [seen for seen in self.posts if marker in seen.prompt]
@@ -378,6 +407,7 @@ class FakeVLLM:
                         if tokens:
                             seen.sent.append(time.perf_counter())
                             seen.sent_tokens += tokens
+                        self.spelled.update(step.spelled())
                         self.metrics.step(tokens, first=renderer.tokens == tokens)
                         reason = step.finish or reason
                 if i % 50 == 49:
@@ -427,6 +457,12 @@ class FakeVLLM:
         wrong_key = self.api_key is not None and seen.header("authorization") != f"Bearer {self.api_key}"
         if wrong_key and path.startswith("/v1"):
             return Reply.json(401, {"error": "Unauthorized"}, headers=(("vary", ""),))
+        if path == "/tokenize":
+            return self._tokenize(seen)
+        if path == DETOKENIZE and self.extras and seen.method == "POST":
+            # as a tokenizer does: half a character has no text of its own
+            texts = [self.spelled.get(token_id, "\ufffd") for token_id in seen.json["tokens"]]
+            return Reply.json(200, {"prompt": "".join(texts)})
         if path not in (CHAT, COMPLETIONS):
             return self._get(path)
         if seen.method != "POST":
@@ -447,6 +483,24 @@ class FakeVLLM:
                 return self._metrics()
             case _:
                 return Reply.json(404, {"detail": "Not Found"})
+
+    def _tokenize(self, seen: Seen) -> Reply:
+        if seen.method != "POST":
+            return Reply.json(405, {"detail": "Method Not Allowed"}, headers=(("allow", "POST"),))
+        body = seen.json
+        if "prompt" not in body and "messages" not in body:
+            given = f"'msg': 'Field required', 'input': '<dict of {len(body)} items>'"
+            missing = [f"  {{'type': 'missing', 'loc': 'body.{name}', {given}}}" for name in ("prompt", "messages")]
+            return Reply.error(400, "\n".join(["2 validation errors:", *missing]), "Bad Request", "body.prompt")
+        if body.get("model") not in (None, self.model):
+            text = f"The model `{body.get('model')}` does not exist. Valid aliases: {self.model}."
+            return Reply.error(404, text, "NotFoundError", "model")
+        if "prompt" not in body and not self.chat_template:
+            return Reply.error(400, NO_TEMPLATE, "BadRequestError")
+        text = body["prompt"] if "prompt" in body else "".join(message["content"] for message in body["messages"])
+        tokens = [2, *self.tokenizer(text)]
+        answer = {"count": len(tokens), "max_model_len": self.max_model_len, "tokens": tokens, "token_strs": None}
+        return Reply.json(200, answer)
 
     def _generate(self, seen: Seen, path: str) -> Reply:
         try:
@@ -472,6 +526,8 @@ class FakeVLLM:
             return Reply.error(404, text, "NotFoundError", "model")
         if path == CHAT and not self.chat_template:
             return Reply.error(400, NO_TEMPLATE, "BadRequestError")
+        if seen.rates:
+            return self._rating(body)
         answer: Answer | Chooser
         if self._queue:
             answer = self._queue.popleft()
@@ -481,6 +537,21 @@ class FakeVLLM:
             answer = answer(seen)
         return answer if isinstance(answer, Reply) else Reply(answer)
 
+    def _rating(self, body: dict[str, Any]) -> Reply:
+        """As vLLM 0.32.0 with the packaged Gemma answered, asked by hand."""
+        if self.ratings is None:
+            text = f"Requested sample logprobs of {body['logprobs']}, which is greater than max allowed: 0"
+            return Reply.error(400, text, "BadRequestError", "logprobs")
+        best = sorted(self.ratings, key=lambda token: -self.ratings[token])[: body["logprobs"]]  # type: ignore[index]
+        listed = dict.fromkeys([best[0], *body["logprob_token_ids"]] if self.names_ratings else best)
+        name = str if not body.get("return_tokens_as_token_ids") else lambda token: f"token_id:{token}"
+        top = {name(token): self.ratings.get(token, -20.798355102539062) for token in listed}
+        first = name(best[0])
+        logprobs = {"text_offset": [0], "token_logprobs": [top[first]], "tokens": [first], "top_logprobs": [top]}
+        choice = {"index": 0, "text": "2", "logprobs": logprobs, "finish_reason": "length", "stop_reason": None}
+        choice |= {"token_ids": None, "prompt_logprobs": None, "prompt_token_ids": None, "routed_experts": None}
+        return Reply.json(200, {"id": "cmpl-1", "object": "text_completion", "model": self.model, "choices": [choice]})
+
     def _whole(self, reply: Reply, seen: Seen) -> Reply:
         """The steps as one answer that is not streamed."""
         toks = [step for step in reply.steps if isinstance(step, Tok)]
@@ -489,8 +560,13 @@ class FakeVLLM:
         finish = next((tok.finish for tok in reversed(toks) if tok.finish), "stop")
         renderer = self._renderer(seen, reply)
         chat = renderer.shape == "chat"
+        mine, prompted = (ids, list(renderer.prompt_ids)) if renderer.want_ids else (None, None)
         message = {"role": "assistant", "content": text, "refusal": None, "annotations": None, "audio": None}
         said = {"message": message | {"function_call": None, "reasoning": None}} if chat else {"text": text}
+        choice = {"index": 0, **said, "logprobs": None, "finish_reason": finish, "stop_reason": None}
+        choice |= {"token_ids": mine} if chat else {"token_ids": mine, "prompt_logprobs": None}
+        choice |= {"routed_experts": None} if chat else {"prompt_token_ids": prompted, "routed_experts": None}
+        top = {"prompt_logprobs": None, "prompt_token_ids": prompted, "prompt_text": None} if chat else {}
         prompt = len(renderer.prompt_ids)
         return Reply.json(
             200,
@@ -499,7 +575,7 @@ class FakeVLLM:
                 "object": "chat.completion" if chat else "text_completion",
                 "created": renderer.created,
                 "model": renderer.model,
-                "choices": [{"index": 0, **said, "logprobs": None, "finish_reason": finish, "stop_reason": None}],
+                "choices": [choice],
                 "service_tier": None,
                 "system_fingerprint": self.fingerprint,
                 "usage": {
@@ -509,6 +585,9 @@ class FakeVLLM:
                     "prompt_tokens_details": None,
                     "completion_tokens_details": None,
                 },
+                **top,
+                "kv_transfer_params": None,
+                "ec_transfer_params": None,
                 "metrics": None,
             },
         )
@@ -518,8 +597,13 @@ class FakeVLLM:
         permission |= {"allow_create_engine": False, "allow_sampling": True, "allow_logprobs": True}
         permission |= {"allow_search_indices": False, "allow_view": True, "allow_fine_tuning": False}
         permission |= {"organization": "*", "group": None, "is_blocking": False}
-        model = {"id": self.model, "object": "model", "created": int(time.time()), "owned_by": "vllm"}
-        model |= {"root": self.model, "parent": None, "max_model_len": self.max_model_len, "permission": [permission]}
+        model = {"id": self.model, "object": "model", "created": int(time.time()), "owned_by": self.owned_by}
+        model |= {
+            "root": self.loaded_from or self.model,
+            "parent": None,
+            "max_model_len": self.max_model_len,
+            "permission": [permission],
+        }
         return {"object": "list", "data": [model]}
 
     def _metrics(self) -> Reply:

@@ -25,9 +25,11 @@ from app.race.events import (
 from app.race.hub import Hub, Limits
 from app.race.run import Run
 from app.race.scoreboard import Scoreboard
+from app.race.speller import Speller
 from app.race.store import Store
 from app.race.summary import RaceMeta, RaceSummary, StoredRace, fold
 from app.race.types import (
+    Candidate,
     Chunk,
     LaneError,
     LaneIdentity,
@@ -153,11 +155,16 @@ class FakeRunner:
         self.identity = LaneIdentity(model="m", method=method, num_speculative_tokens=k)
         self.speculating = speculating
         self.reports_per_request = False
+        self.takes_salt = True
+        self.speller: Speller | None = None
         self.clock = clock or monotonic_ns
         self.runs = 0
         self.scrapes = 0
         self.left = 0
         self.prompts: list[str] = []
+        self.rated: list[tuple[list[int], tuple[int, ...], float]] = []
+        self.rating: Any = None
+        """What the server says of two tokens: candidates, None, an exception, or seconds to take."""
         self._model = model
 
     async def model(self) -> str:
@@ -189,6 +196,16 @@ class FakeRunner:
                 await found
         else:
             await anyio.sleep(step)
+
+    async def rate(self, context: Any, tokens: Any, timeout_s: float) -> tuple[Candidate, ...] | None:
+        self.rated.append((list(context), tuple(tokens), timeout_s))
+        await anyio.lowlevel.checkpoint()
+        if isinstance(self.rating, BaseException):
+            raise self.rating
+        if isinstance(self.rating, (int, float)):
+            await anyio.sleep(self.rating)
+            return None
+        return self.rating
 
     async def counters(self, timeout_s: float) -> counters.Counters | None:
         found = self.readings[min(self.scrapes, len(self.readings) - 1)]

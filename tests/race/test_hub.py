@@ -263,13 +263,13 @@ async def test_a_lane_that_raises_unexpectedly_does_not_take_the_other() -> None
 
 
 async def test_a_race_that_breaks_unexpectedly_ends_and_frees_the_pair() -> None:
-    def conditions(_: Any) -> Any:
+    def known() -> Any:
         raise RuntimeError("ours")
 
     runners: Any = {"baseline": FakeRunner(*ANSWER), "speculative": FakeRunner(*ANSWER)}
     from app.race.hub import Limits
 
-    hub = Hub(runners, Memory(), Limits(), conditions)
+    hub = Hub(runners, Memory(), Limits(), known)
     with structlog.testing.capture_logs() as logged:
         run = await end_of(hub.start(spec()))
     assert status_in_log(run) == "failed"

@@ -11,7 +11,7 @@ from app.race.failures import UpstreamError
 from app.race.lane import LaneServer
 from app.race.upstream import Timeouts, Upstream
 from tests.fakes.script import DONE, FIN, ROLE, TOK, USE, Reply
-from tests.fakes.vllm import FakeVLLM, refused_port
+from tests.fakes.vllm import FakeVLLM, Metrics, refused_port
 from tests.race.helpers import spec
 
 pytestmark = pytest.mark.anyio
@@ -156,7 +156,7 @@ async def test_a_record_in_an_answer_is_remembered() -> None:
     record = {"num_spec_steps": 1, "num_draft_tokens": 4, "num_accepted_draft_tokens": 2}
     async with FakeVLLM((ROLE, TOK("a"), FIN("stop"), USE(1, spec=record), DONE), speculative=4) as fake:
         lane = lane_of(fake.url)
-        assert (lane.reports_per_request, lane.warm) == (False, False)
+        assert (lane.reports_per_request, lane.warm) == (False, None)
         await lane.run(spec(), "m", lambda _, __: None, lambda _: None)
         assert (lane.reports_per_request, lane.warm) == (True, True)
         await lane.upstream.close()
@@ -178,4 +178,36 @@ async def test_a_server_that_vanishes_has_no_model_to_ask_for() -> None:
         lane = lane_of(f"http://127.0.0.1:{port}")
         with pytest.raises(UpstreamError):
             await lane.model()
+        await lane.upstream.close()
+
+
+# ------------------------------------------------------------------------------------------------ warm or cold
+@pytest.mark.parametrize(("generated", "warm"), [(0, False), (17, True)])
+async def test_p22_a_server_tells_whether_it_has_generated_since_its_start(generated: int, warm: bool) -> None:
+    text = f'# TYPE vllm:generation_tokens_total counter\nvllm:generation_tokens_total{{engine="0"}} {generated}\n'
+    async with FakeVLLM(metrics=Metrics(text=text)) as fake:
+        lane = await probed(fake)
+        assert (lane.warm, lane.state.warm) == (warm, warm)
+
+
+async def test_p22_a_server_that_does_not_tell_is_neither_warm_nor_cold_until_it_has_answered() -> None:
+    async with FakeVLLM(metrics=Metrics(mode="404")) as fake:
+        lane = lane_of(fake.url)
+        await lane.probe()
+        assert (lane.warm, lane.state.warm) == (None, None)
+        await lane.run(spec(), "m", lambda _at, _again: None, lambda _chunk: None)
+        assert (lane.warm, lane.state.warm) == (True, True)
+        await lane.upstream.close()
+
+
+async def test_p22_a_server_that_was_gone_is_asked_again_whether_it_is_warm() -> None:
+    metrics = Metrics(text='vllm:generation_tokens_total{engine="0"} 5\n')
+    async with FakeVLLM(metrics=metrics) as fake:
+        lane = lane_of(fake.url)
+        assert (await lane.probe()).warm is True
+        fake.everything = Reply.error(503, "loading", "ServiceUnavailable")
+        await lane.probe()
+        assert lane.warm is None
+        metrics.text, fake.everything = 'vllm:generation_tokens_total{engine="0"} 0\n', None
+        assert (await lane.probe()).warm is False
         await lane.upstream.close()

@@ -10,6 +10,7 @@ import anyio.lowlevel
 import msgspec
 import pytest
 import structlog
+from msgspec import structs
 
 from app.race import race as reading_room
 from app.race import racer as race_room
@@ -69,7 +70,8 @@ def race_of(
     from app.race.clock import monotonic_ns
 
     clock = rest.pop("clock", monotonic_ns)
-    return Race(spec(schedule=schedule), runners, sink, epoch_ns=clock(), clock=clock, **rest)
+    asked = structs.replace(spec(schedule=schedule), first=rest.pop("first", "baseline"))
+    return Race(asked, runners, sink, epoch_ns=clock(), clock=clock, **rest)
 
 
 async def run(race: Race, within_s: float = 5.0) -> RaceStatus:
@@ -175,7 +177,7 @@ async def test_together_the_lanes_overlap() -> None:
 @pytest.mark.parametrize("order", [("baseline", "speculative"), ("speculative", "baseline")])
 async def test_in_turn_the_second_lane_waits_for_the_end_of_the_first(order: tuple[LaneName, LaneName]) -> None:
     sink = Sink()
-    race = race_of(FakeRunner(0.02, *ANSWER), FakeRunner(0.02, *ANSWER), sink, schedule="in_turn", order=order)
+    race = race_of(FakeRunner(0.02, *ANSWER), FakeRunner(0.02, *ANSWER), sink, schedule="in_turn", first=order[0])
     assert await run(race) == "finished"
     told = [e for e in sink.events if isinstance(e, (LaneStarted, race_room.LaneFinished))]
     assert [(e.lane, type(e).__name__) for e in told] == [
@@ -184,6 +186,13 @@ async def test_in_turn_the_second_lane_waits_for_the_end_of_the_first(order: tup
         (order[1], "LaneStarted"),
         (order[1], "LaneFinished"),
     ]
+
+
+@pytest.mark.parametrize("first", ["baseline", "speculative"])
+async def test_together_the_first_lane_starts_first(first: LaneName) -> None:
+    sink = Sink()
+    assert await run(race_of(FakeRunner(*ANSWER), FakeRunner(*ANSWER), sink, first=first)) == "finished"
+    assert next(e.lane for e in sink.events if isinstance(e, LaneStarted)) == first
 
 
 async def test_in_turn_the_second_lane_runs_although_the_first_failed() -> None:
@@ -462,7 +471,21 @@ async def test_p17_a_page_that_hangs_after_the_race_costs_the_figure_and_little_
     began = anyio.current_time()
     assert await run(race_of(FakeRunner(), runner, sink)) == "finished"
     assert anyio.current_time() - began < 1.5
-    assert drafts_of(sink) is None
+    record = drafts_of(sink)
+    assert record is not None
+    assert (record.certain, record.doubt) == (False, "late")
+
+
+async def test_p17_a_busy_server_never_stands_still_and_is_told_as_such() -> None:
+    sink = Sink()
+    moving = [page(10 + n, 40 + 4 * n, 20 + 2 * n, generated=100 + 30 * n) for n in range(1, 60)]
+    runner = FakeRunner(*ANSWER8, readings=[BEFORE, *moving], **SPECULATIVE)  # type: ignore[arg-type]
+    await run(race_of(FakeRunner(*ANSWER8, speculating=False), runner, sink))
+    record = drafts_of(sink)
+    assert record is not None
+    assert (record.exclusive, record.certain) == (False, True)
+    assert runner.scrapes == 2  # nothing to wait for
+    assert "other_traffic" in sink.board.comparison(greedy=True).caveats
 
 
 @pytest.mark.usefixtures("_settle_fast")
@@ -518,3 +541,28 @@ async def test_p16_a_server_without_counters_shows_no_acceptance() -> None:
     await run(race_of(FakeRunner(), runner, sink))
     assert drafts_of(sink) is None
     assert sink.board.numbers("speculative").acceptance is None
+
+
+# ------------------------------------------------------------------------------------------------ in hand
+IN_HAND = "vllm:num_requests_running 2\nvllm:num_requests_waiting 1\n"
+
+
+@pytest.mark.parametrize(("in_flight", "scrapes", "seen"), [(1, 1, (2, 1)), (2, 0, (None, None))])
+async def test_what_a_server_has_in_hand_is_read_before_the_race_unless_a_race_of_ours_is_on_it(
+    in_flight: int, scrapes: int, seen: tuple[int | None, int | None]
+) -> None:
+    sink = Sink()
+    plain = FakeRunner(*ANSWER, speculating=False, readings=[IN_HAND])
+    with anyio.fail_after(5):
+        await race_of(plain, FakeRunner(*ANSWER), sink).run(queue_ms=0, in_flight=in_flight)
+    assert plain.scrapes == scrapes
+    started = sink.of(LaneStarted, "baseline")[0]
+    assert (started.requests_running, started.requests_waiting) == seen
+
+
+async def test_a_server_that_does_not_tell_what_it_has_in_hand_costs_the_race_no_more_than_the_limit() -> None:
+    sink = Sink()
+    silent = FakeRunner(*ANSWER, speculating=False, readings=[60.0])
+    with anyio.fail_after(3):
+        assert await race_of(silent, FakeRunner(*ANSWER), sink).run(queue_ms=0, in_flight=1) == "finished"
+    assert sink.of(LaneStarted, "baseline")[0].requests_running is None

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 from typing import Any
 
 import anyio
@@ -176,6 +177,35 @@ def test_the_acceptance_of_a_real_stream_is_the_servers_own(name: str) -> None:
     by_step = [sum(1 for a in steps if a > i) / len(steps) for i in range(record["num_spec_tokens"])]
     assert found.per_position == tuple(exactly(p) for p in by_step)
     assert raced(pair_of(name))[0].lanes["baseline"].acceptance is None
+    n, accepted = worked(f"sse/{name}").n, record["num_accepted_draft_tokens"]
+    assert found.effective_tokens_per_pass == exactly((n - 1) / max(n - 1 - accepted, len(steps)))
+    assert found.share_of_output == exactly(accepted / n)
+    rejected = sum(1 for a, d in zip(steps, record["per_step_drafted"], strict=True) if a < d)
+    assert found.alpha == exactly(accepted / (accepted + rejected))
+    got_there = [len(steps), *(sum(1 for a in steps if a > i) for i in range(record["num_spec_tokens"]))]
+    told = [exactly(b / a) if a else None for a, b in pairwise(got_there)]
+    assert found.conditional == tuple(told)
+
+
+# by hand, from the last chunk of each: N, A, S, rejections
+HAND = {
+    "code_solo": (160, 125, 35, 5, 4.543),  # 159 / 35: the last step was cut, 34 passes cannot be
+    "json_solo": (200, 138, 46, 22, 3.262),  # 199 / 61
+    "sql_solo": (200, 127, 54, 27, 2.764),  # 199 / 72
+    "long_solo": (40, 19, 10, 6, 1.950),  # 39 / 20
+    "poem_solo": (200, 4, 9, 9, 1.021),  # 199 / 195
+}
+
+
+@pytest.mark.parametrize("pair", HAND)
+def test_the_acceptance_of_a_real_stream_worked_by_hand(pair: str) -> None:
+    n, accepted, steps, rejected, effective = HAND[pair]
+    found = raced(pair_of(f"{pair}_speculative"))[0].lanes["speculative"].acceptance
+    assert found is not None
+    assert (found.accepted, found.drafts) == (accepted, steps)
+    assert found.effective_tokens_per_pass == pytest.approx(effective, abs=0.0005)
+    assert found.share_of_output == exactly(accepted / n)
+    assert found.alpha == exactly(accepted / (accepted + rejected))
 
 
 # speedup and decode speedup as shared notes give them for these prompts: medians of three runs, where this is one of

@@ -11,11 +11,11 @@ import pytest
 
 from app.errors import SettingsError
 from app.race import replay as replay_room
-from app.race.events import Event, RaceFinished, RaceQueued, to_json
+from app.race.events import Event, LaneDrafts, RaceFinished, RaceQueued, to_json
 from app.race.export import as_csv, as_json, as_recording, summary_of
 from app.race.replay import begins_at_ms, play, read_recording, recording_bytes
 from app.race.summary import StoredRace
-from app.race.types import Recorded
+from app.race.types import Recorded, SpecRecord
 from tests.race.helpers import Clock, chunk, ended, meta, over, sent, started, usage
 
 HARDWARE = Recorded(on="2 vCPU, 24 GB, no GPU", vllm="0.32.0", at="2026-11-30")
@@ -140,6 +140,29 @@ def test_an_export_as_csv_has_a_line_a_lane_and_empty_cells_for_what_does_not_ex
     assert (found["lane"], found["ttft_ms"], found["completion_tokens"]) == ("baseline", "99.5", "1")
     assert (found["tpot_ms"], found["acceptance_rate"], found["acceptance_source"]) == ("", "", "")
     assert dict(zip(head, fast, strict=True))["lane"] == "speculative"
+
+
+def test_an_export_as_csv_holds_the_whole_acceptance() -> None:
+    import csv
+    import io
+
+    record = SpecRecord(source="request", drafts=2, drafted=8, accepted=3, histogram=(1, 0, 0, 1, 0))
+    told = [*EVENTS[:-1], LaneDrafts(t_ms=EVENTS[-1].t_ms, lane="speculative", record=record), EVENTS[-1]]
+    head, _, fast = csv.reader(io.StringIO(as_csv(StoredRace(labelled().meta, told)).decode()))
+    found = dict(zip(head, fast, strict=True))
+    assert [found[name] for name in ("acceptance_source", "acceptance_rate", "mean_acceptance_length")] == [
+        "request",
+        "0.375",
+        "2.5",
+    ]
+    assert [found[name] for name in ("speculative_steps", "drafted_tokens", "accepted_tokens")] == ["2", "8", "3"]
+    assert found["acceptance_per_position"] == "0.5 0.5 0.5 0.0"
+    assert found["steps_by_accepted_tokens"] == "1 0 0 1 0"
+    assert found["per_token_alpha"] == "0.6"  # 3 / (3 + 2)
+    assert found["acceptance_exclusive"] == "true"
+    # three tokens, of which three were accepted: more than can have been sent after the first
+    assert (found["effective_tokens_per_pass"], found["share_of_output_drafted"]) == ("", "")
+    assert found["acceptance_doubt"] == ""
 
 
 def test_a_recording_is_only_made_with_a_label() -> None:

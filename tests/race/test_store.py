@@ -231,7 +231,7 @@ async def test_a_fresh_file_has_the_newest_version_and_a_second_start_changes_no
     for _ in range(2):
         store_at(tmp_path).close()
         db = sqlite3.connect(tmp_path / "races.sqlite3")
-        assert db.execute("PRAGMA user_version").fetchone() == (1,)
+        assert db.execute("PRAGMA user_version").fetchone() == (2,)
         assert db.execute("PRAGMA journal_mode").fetchone() == ("wal",)
         db.close()
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import anyio
 import pytest
+from msgspec import structs
 
 from app.race.endpoint import parse_endpoint
 from app.race.failures import UpstreamError
@@ -41,7 +42,11 @@ def test_p43_nothing_is_left_to_the_defaults_of_a_server() -> None:
     assert (body["temperature"], body["top_p"], body["seed"], body["max_tokens"]) == (0.7, 0.9, 42, 64)
     assert body["stream"] is True
     assert body["stream_options"] == {"include_usage": True, "continuous_usage_stats": True}
-    assert body["extra_body"] == {"return_token_ids": True, "ignore_eos": True}
+    assert body["extra_body"] == {
+        "return_token_ids": True,
+        "return_spec_tokens_details": True,
+        "ignore_eos": True,
+    }
     assert body["messages"] == [
         {"role": "system", "content": "Be brief."},
         {"role": "user", "content": "Count to ten."},
@@ -55,7 +60,8 @@ def test_a_completion_has_the_same_words() -> None:
 
 
 def test_what_a_server_does_not_take_is_left_out() -> None:
-    body = request_body(SPEC, "m", Dialect(token_ids=False, continuous_usage=False, ignore_eos=False))
+    dialect = Dialect(token_ids=False, continuous_usage=False, spec_details=False, ignore_eos=False)
+    body = request_body(SPEC, "m", dialect)
     assert body["extra_body"] == {}
     assert body["stream_options"] == {"include_usage": True}
 
@@ -68,6 +74,7 @@ def test_what_a_server_does_not_take_is_left_out() -> None:
         ("Unknown field: return_token_ids", {"token_ids": False}),
         ("stream_options.continuous_usage_stats: extra fields not permitted", {"continuous_usage": False}),
         ("Unsupported parameter: 'ignore_eos'", {"ignore_eos": False}),
+        ("return_spec_tokens_details: Extra inputs are not permitted", {"spec_details": False}),
     ],
 )
 def test_a_refusal_takes_away_what_it_names_and_nothing_else(message: str, changed: dict[str, bool]) -> None:
@@ -159,7 +166,7 @@ async def test_a_server_without_chat_template_is_asked_for_a_completion_and_reme
 
 @pytest.mark.anyio
 async def test_a_server_that_refuses_one_field_after_the_other_gets_a_plain_request() -> None:
-    names = ("return_token_ids", "continuous_usage_stats", "ignore_eos")
+    names = ("return_token_ids", "continuous_usage_stats", "return_spec_tokens_details", "ignore_eos")
 
     def strict(seen: Any) -> Any:
         named = next((name for name in names if name in seen.body.decode()), None)
@@ -172,7 +179,7 @@ async def test_a_server_that_refuses_one_field_after_the_other_gets_a_plain_requ
     async with FakeVLLM(strict, extras=False) as fake:
         chunks, sent, error = await ask(fake)
         assert error is None
-        assert sent == [False, True, True, True]
+        assert sent == [False, True, True, True, True]
         assert [c.text for c in chunks if c.text] == ["x"]
 
 
@@ -290,3 +297,29 @@ async def test_p40_abandoned_and_refused_requests_leave_the_pool_free() -> None:
         with anyio.fail_after(1):
             await upstream.run(SPEC, "m", lambda _, __: None, lambda _: None)
         await upstream.close()
+
+
+# ------------------------------------------------------------------------------------------------ cache salt
+SALTED = structs.replace(SPEC, cache_salt="5a17")
+
+
+def test_a_cache_salt_goes_to_both_servers_alike_and_is_left_out_where_none_is_asked_for() -> None:
+    one, other = request_body(SALTED, "big", Dialect()), request_body(SALTED, "big-with-draft", Dialect())
+    assert one["extra_body"]["cache_salt"] == other["extra_body"]["cache_salt"] == "5a17"
+    assert {**one, "model": ""} == {**other, "model": ""}
+    assert "cache_salt" not in request_body(SPEC, "big", Dialect())["extra_body"]
+    assert "cache_salt" not in request_body(SALTED, "big", Dialect(cache_salt=False))["extra_body"]
+
+
+@pytest.mark.anyio
+async def test_a_server_that_refuses_a_salt_by_name_is_asked_without_it_and_remembered() -> None:
+    refusal = Reply.error(400, "Parameter 'cache_salt' is not supported with this instance of vLLM", "BadRequestError")
+    async with FakeVLLM() as fake:
+        fake.then(refusal)
+        upstream = Upstream(parse_endpoint("F", fake.url), FAST)
+        for _ in range(2):
+            await upstream.run(SALTED, "m", lambda _, __: None, lambda _: None)
+        await upstream.close()
+    assert ["cache_salt" in post.json for post in fake.posts] == [True, False, False]
+    assert all(post.json["return_token_ids"] is True for post in fake.posts)
+    assert not upstream.dialect.cache_salt

@@ -185,7 +185,7 @@ def test_the_record_of_a_speculative_server_is_in_the_last_chunk() -> None:
     )
     assert found.spec is not None
     assert (found.spec.drafts, found.spec.drafted, found.spec.accepted) == (2, 8, 5)
-    assert found.spec.accepted_at_least == (2, 2, 1, 0)
+    assert found.spec.histogram == (0, 0, 1, 1, 0)
 
 
 def test_of_several_answers_the_first_is_read() -> None:
@@ -326,3 +326,29 @@ def test_a_count_that_cannot_be_is_not_taken(n: int) -> None:
 )
 def test_a_body_without_an_error_object_has_none(body: bytes) -> None:
     assert error_in(body) is None
+
+
+# ---------------------------------------------------------------------------------------- the prompt as it was read
+def test_the_ids_of_the_prompt_come_with_the_first_chunk_that_brings_something() -> None:
+    """Chat sends them with the role, which is no chunk of its own."""
+    role = chat({"role": "assistant", "content": ""}) | {"prompt_token_ids": [2, 9], "prompt_text": None}
+    nothing, first, second = decode(role, chat({"content": "Hi"}, token_ids=[5]), chat({"content": "!"}, token_ids=[6]))
+    assert nothing is None
+    assert first is not None
+    assert second is not None
+    assert (first.prompt_token_ids, first.token_ids, second.prompt_token_ids) == ((2, 9), (5,), None)
+
+
+def test_completions_send_the_ids_of_the_prompt_beside_the_text() -> None:
+    first, second = decode(
+        completion("Hi", token_ids=[5], prompt_token_ids=[1, 2, 3]),
+        completion("!", token_ids=[6], prompt_token_ids=None),
+    )
+    assert first is not None
+    assert second is not None
+    assert (first.prompt_token_ids, second.prompt_token_ids) == ((1, 2, 3), None)
+
+
+@pytest.mark.parametrize("found", [5, "ids", [[1, 2]], ["a"], {"ids": [1]}, [1.5], True])
+def test_ids_of_the_prompt_in_another_shape_are_left_out(found: Any) -> None:
+    assert one(completion("Hi", token_ids=[5], prompt_token_ids=found)).prompt_token_ids is None

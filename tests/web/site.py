@@ -58,7 +58,7 @@ class Site:
                 endpoints[lane] = parse_endpoint(lane, "http://127.0.0.1:9")
             else:
                 endpoints[lane] = parse_endpoint(lane, (await self.fakes[lane].start()).url)
-        self.services = make_services(self.settings, make_lanes(self.settings, endpoints, {}), None, ())
+        self.services = make_services(self.settings, make_lanes(self.settings, endpoints, {}), None)
         with socket.socket() as taken:
             taken.bind(("127.0.0.1", 0))
             self.root = f"http://127.0.0.1:{taken.getsockname()[1]}"

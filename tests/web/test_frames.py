@@ -28,9 +28,9 @@ def partials(after: int, upto: int, events: list[Event], *, scores: bool = False
 
 def text_of(inner: str) -> str:
     """What a browser makes of a span of text."""
-    match = re.fullmatch(r"<span>(.*)</span>", inner, re.DOTALL)
-    assert match, inner
-    return html.unescape(match[1])
+    spans = re.findall(r"<span(?: [^>]*)?>(.*?)</span>", inner, re.DOTALL)
+    assert spans, inner
+    return html.unescape(re.sub(r"</?u(?: class=\"mixed\")?>", "", "".join(spans)))
 
 
 def shown(events: list[Event], cuts: list[int], target: str = "out-baseline") -> str:

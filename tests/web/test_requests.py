@@ -271,3 +271,13 @@ def test_no_form_breaks_in_an_unforeseen_way(fields: dict[str, str]) -> None:
         return
     assert 0 <= spec.sampling.temperature <= 2
     assert 1 <= spec.sampling.max_tokens <= 100
+
+
+def test_a_fresh_cache_is_a_salt_of_each_race_and_off_where_nothing_is_said() -> None:
+    assert asked(prompt="Hi").cache_salt is None
+    one, other = asked(prompt="Hi", fresh_cache=True), form(prompt="Hi", fresh_cache="on")
+    assert one.cache_salt
+    assert other.cache_salt
+    assert one.cache_salt != other.cache_salt
+    assert form(prompt="Hi").cache_salt is None  # an unticked box is not sent at all
+    assert refused(prompt="Hi", fresh_cache="yes").field == "fresh_cache"

@@ -69,7 +69,9 @@ class Plain:
     def __init__(self) -> None:
         self.calls: list[tuple[int, int, bool]] = []
 
-    def frame(self, meta: Any, board: Any, log: Any, after: int, upto: int, *, scores: bool, now_ms: float) -> str:
+    def frame(
+        self, meta: Any, board: Any, log: Any, after: int, upto: int, *, scores: bool, now_ms: float, **_: Any
+    ) -> str:
         self.calls.append((after, upto, scores))
         return f"{after}-{upto} {''.join(getattr(event, 'text', '') for event in log.between(after, upto))}"
 
