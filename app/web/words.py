@@ -35,11 +35,11 @@ METHODS = {
 SCHEDULES: dict[Schedule, tuple[str, str]] = {
     "together": (
         "Together",
-        "Both servers answer at once, as on stage. Servers that share a device slow each other down.",
+        "Both at once, as on stage. Servers on one device slow each other down.",
     ),
     "in_turn": (
         "In turn",
-        "One after the other: what a user gets who has the device alone.",
+        "One after the other: what a user alone on the device gets.",
     ),
 }
 
