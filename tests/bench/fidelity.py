@@ -3,7 +3,10 @@
     python -m tests.bench.fidelity --baseline URL --speculative URL [--rounds 10] [--viewers 30]
 
 Each round is one race in turn through the app and one answer of each server to ``tests.bench.raw_client``, with
-the same body; who goes first alternates. Greedy, so both see the same tokens. The servers must have nothing else to do.
+the same body; who goes first alternates. Greedy, so both see the same tokens. All of it passes ``tests.bench.tap``,
+which stamps the packets on the wire: the very same answers, seen by somebody else. So two things show apart: whether
+the app measures right (page against tap), and whether it slows what it measures (page against raw client; a machine
+that is not steady shows there too). The servers must have nothing else to do.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +30,7 @@ from tests.bench.processes import free_ports, running, wait_for
 from tests.bench.raw_client import Measured, measure
 
 LANES = ("baseline", "speculative")
+FIGURES = ("ttft_ms", "tpot_ms", "tokens_per_second")
 GOAL_PERCENT = {0: 1.0, 30: 2.0}
 PROMPT = (
     "A JSON list of the members of the crew, one object a line, each with name, role, age and cabin:\n"
@@ -73,25 +78,21 @@ def through_the_app(app: str, tokens: int, crowd: subprocess.Popen[str] | None) 
     found = get(f"{app}/api/races/{race}")
     if found["status"] != "finished":
         raise SystemExit(f"the race ended {found['status']}: {found['lanes']}")
-    figures = {
-        f"{figure} {lane}": found["lanes"][lane][figure]
-        for lane in LANES
-        for figure in ("ttft_ms", "tpot_ms", "tokens_per_second")
-    }
+    figures = {f"{figure} {lane}": found["lanes"][lane][figure] for lane in LANES for figure in FIGURES}
     compared = found["comparison"]
     return figures | {"speedup": compared["speedup"], "decode_speedup": compared["decode_speedup"]}, found
 
 
-def by_the_raw_client(urls: dict[str, str], models: dict[str, str], tokens: int) -> tuple[Figures, dict[str, Any]]:
-    seen = {lane: raw(urls[lane], models[lane], tokens) for lane in LANES}
-    figures = {
-        f"{figure} {lane}": getattr(seen[lane], figure)
-        for lane in LANES
-        for figure in ("ttft_ms", "tpot_ms", "tokens_per_second")
-    }
-    figures["speedup"] = seen["speculative"].tokens_per_second / seen["baseline"].tokens_per_second
-    figures["decode_speedup"] = seen["baseline"].tpot_ms / seen["speculative"].tpot_ms
-    return figures, seen["speculative"].record or {}
+def figures_of(seen: dict[str, dict[str, Any]]) -> Figures:
+    """The figures of both lanes and of the pair, from ``Measured`` as dicts."""
+    figures = {f"{figure} {lane}": seen[lane][figure] for lane in LANES for figure in FIGURES}
+    figures["speedup"] = seen["speculative"]["tokens_per_second"] / seen["baseline"]["tokens_per_second"]
+    figures["decode_speedup"] = seen["baseline"]["tpot_ms"] / seen["speculative"]["tpot_ms"]
+    return figures
+
+
+def by_the_raw_client(urls: dict[str, str], models: dict[str, str], tokens: int) -> Figures:
+    return figures_of({lane: asdict(raw(urls[lane], models[lane], tokens)) for lane in LANES})
 
 
 @contextmanager
@@ -107,13 +108,47 @@ def watching(viewers: int, port: int) -> Iterator[subprocess.Popen[str] | None]:
             crowd.terminate()
 
 
+@contextmanager
+def tapped(server: str, port: int) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-m", "tests.bench.tap", "--port", str(port), "--server", server]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as tap:
+        try:
+            yield tap
+        finally:
+            tap.terminate()
+
+
+def said(tap: subprocess.Popen[str]) -> dict[str, Any]:
+    """What the tap saw of the answer that just ended."""
+    line = tap.stdout.readline() if tap.stdout is not None else ""
+    if not line:
+        raise SystemExit("the tap is gone")
+    return json.loads(line)
+
+
+def differences(number: int, found: dict[str, Any], record: dict[str, Any]) -> list[str]:
+    """Where the page's acceptance is not what the server itself said in that very answer."""
+    took = found["lanes"]["speculative"]["acceptance"]
+    pairs = {
+        "drafted": (took["drafted"], record.get("num_draft_tokens")),
+        "accepted": (took["accepted"], record.get("num_accepted_draft_tokens")),
+        "rate": (took["rate"], record.get("draft_acceptance_rate")),
+        "mean length": (took["mean_length"], record.get("mean_acceptance_length")),
+        "histogram": (took["histogram"], record.get("acceptance_histogram")),
+    }
+    return [f"round {number}: {name} {one} != {other}" for name, (one, other) in pairs.items() if one != other]
+
+
 def compare(options: argparse.Namespace) -> tuple[dict[str, list[Figures]], list[str]]:
-    urls = {lane: getattr(options, lane).rstrip("/").removesuffix("/v1") for lane in LANES}
-    models = {lane: get(f"{urls[lane]}/v1/models")["data"][0]["id"] for lane in LANES}
-    arms: dict[str, list[Figures]] = {"app": [], "raw": []}
+    servers = {lane: getattr(options, lane).rstrip("/").removesuffix("/v1") for lane in LANES}
+    models = {lane: get(f"{servers[lane]}/v1/models")["data"][0]["id"] for lane in LANES}
+    arms: dict[str, list[Figures]] = {"page": [], "tap": [], "raw client": []}
     wrong: list[str] = []
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        (port,) = free_ports(1)
+        port, *ports = free_ports(1 + len(LANES))
+        urls = {lane: f"http://127.0.0.1:{at}" for lane, at in zip(LANES, ports, strict=True)}
+        taps = {lane: stack.enter_context(tapped(servers[lane], at)) for lane, at in zip(LANES, ports, strict=True)}
+        time.sleep(1)
         log = Path(folder) / "app"
         env = {"SPECRACE_DATABASE": f"{folder}/races.sqlite3", "SPECRACE_RATE_LIMIT": "100000/minute"}
         served = ["serve", "--baseline", urls["baseline"], "--speculative", urls["speculative"], "--port", str(port)]
@@ -123,26 +158,19 @@ def compare(options: argparse.Namespace) -> tuple[dict[str, list[Figures]], list
         crowd = stack.enter_context(watching(options.viewers, port))
         app = f"http://127.0.0.1:{port}"
         for number in range(-1, options.rounds):
-            found: dict[str, tuple[Figures, dict[str, Any]]] = {}
-            for arm in ("app", "raw") if number % 2 == 0 else ("raw", "app"):
-                if arm == "app":
-                    found[arm] = through_the_app(app, options.tokens, crowd)
+            for arm in ("page", "raw client") if number % 2 == 0 else ("raw client", "page"):
+                if arm == "page":
+                    figures, race = through_the_app(app, options.tokens, crowd)
+                    seen = {lane: said(tap) for lane, tap in taps.items()}
                 else:
-                    found[arm] = by_the_raw_client(urls, models, options.tokens)
+                    figures, race = by_the_raw_client(urls, models, options.tokens), None
+                    seen = {lane: said(tap) for lane, tap in taps.items()}
+                if number >= 0:  # the round before warms everything up
+                    arms[arm].append(figures)
+                    if race is not None:
+                        arms["tap"].append(figures_of(seen))
+                        wrong += differences(number, race, seen["speculative"]["record"] or {})
                 time.sleep(0.5)
-            if number < 0:
-                continue  # the first round warms everything up
-            for arm, runs in arms.items():
-                runs.append(found[arm][0])
-            took, record = found["app"][1]["lanes"]["speculative"]["acceptance"], found["raw"][1]
-            pairs = {
-                "drafted": (took["drafted"], record.get("num_draft_tokens")),
-                "accepted": (took["accepted"], record.get("num_accepted_draft_tokens")),
-                "rate": (took["rate"], record.get("draft_acceptance_rate")),
-            }
-            wrong += [
-                f"round {number}: {name} {one} != {other}" for name, (one, other) in pairs.items() if one != other
-            ]
     return arms, wrong
 
 
@@ -152,20 +180,29 @@ def report(options: argparse.Namespace, arms: dict[str, list[Figures]], wrong: l
         f"{options.rounds} rounds, in turn, {options.tokens} tokens, {options.viewers} other viewers, "
         f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}; median [lowest to highest]"
     )
-    met = not wrong
-    for figure in arms["app"][0]:
-        page, client = ([run[figure] for run in arms[arm]] for arm in ("app", "raw"))
-        a, b = statistics.median(page), statistics.median(client)
-        off = (a / b - 1) * 100
-        met = met and abs(off) <= goal
-        spans = "  ".join(
-            f"{name} {statistics.median(values):8.2f} [{min(values):.2f} to {max(values):.2f}]"
-            for name, values in (("page", page), ("raw client", client))
-        )
-        print(f"  {figure:<30} {spans}  {off:+.2f} %{'' if abs(off) <= goal else '  MORE THAN ' + str(goal) + ' %'}")
-    print("  acceptance: " + ("; ".join(wrong) or "equal to the server's own record in every round"))
-    print(f"  goal: within {goal:g} %: {'met' if met else 'NOT MET'}")
-    return met
+    met: dict[str, bool] = {}
+    for other, what in (
+        ("tap", "the same answers, stamped on the wire"),
+        ("raw client", "answers of its own, in turn"),
+    ):
+        print(f"page beside {other}: {what}")
+        met[other] = True
+        for figure in arms["page"][0]:
+            page, beside = ([run[figure] for run in arms[arm]] for arm in ("page", other))
+            off = (statistics.median(page) / statistics.median(beside) - 1) * 100
+            met[other] = met[other] and abs(off) <= goal
+            print(
+                f"  {figure:<30} page {_spread(page)}  {other} {_spread(beside)}  {off:+.2f} %"
+                + ("" if abs(off) <= goal else f"  MORE THAN {goal:g} %")
+            )
+    print("acceptance: " + ("; ".join(wrong) or "equal to the server's own record in every round"))
+    for other, held in met.items():
+        print(f"goal: page and {other} within {goal:g} %: {'met' if held else 'NOT MET'}")
+    return met["tap"] and not wrong
+
+
+def _spread(values: list[float]) -> str:
+    return f"{statistics.median(values):8.2f} [{min(values):.2f} to {max(values):.2f}]"
 
 
 def main() -> None:

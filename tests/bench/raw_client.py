@@ -43,11 +43,11 @@ def measure(url: str, body: dict[str, Any], *, timeout_s: float = 120) -> Measur
         packets: list[tuple[int, bytes]] = []
         while data := wire.recv(65536):
             packets.append((time.perf_counter_ns(), data))
-    return _read(sent, packets)
+    return read(sent, packets)
 
 
-def _read(sent: int, packets: list[tuple[int, bytes]]) -> Measured:
-    """Finds each ``data:`` line and the time at which its last byte had come."""
+def read(sent: int, packets: list[tuple[int, bytes]]) -> Measured:
+    """The figures of one answer. Finds each ``data:`` line and the time at which its last byte had come."""
     first = last = 0
     tokens = 0
     record: dict[str, Any] | None = None
