@@ -26,7 +26,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from tests.bench.processes import free_ports, running, wait_for
+from tests.bench.processes import cpu_s, free_ports, running, wait_for
 from tests.bench.raw_client import Measured, measure
 
 LANES = ("baseline", "speculative")
@@ -144,6 +144,7 @@ def compare(options: argparse.Namespace) -> tuple[dict[str, list[Figures]], list
     models = {lane: get(f"{servers[lane]}/v1/models")["data"][0]["id"] for lane in LANES}
     arms: dict[str, list[Figures]] = {"page": [], "tap": [], "raw client": []}
     wrong: list[str] = []
+    busy: list[float] = []
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         port, *ports = free_ports(1 + len(LANES))
         urls = {lane: f"http://127.0.0.1:{at}" for lane, at in zip(LANES, ports, strict=True)}
@@ -152,13 +153,14 @@ def compare(options: argparse.Namespace) -> tuple[dict[str, list[Figures]], list
         log = Path(folder) / "app"
         env = {"SPECRACE_DATABASE": f"{folder}/races.sqlite3", "SPECRACE_RATE_LIMIT": "100000/minute"}
         served = ["serve", "--baseline", urls["baseline"], "--speculative", urls["speculative"], "--port", str(port)]
-        stack.enter_context(running("app", *served, env=env, log=log))
+        pid = stack.enter_context(running("app", *served, env=env, log=log))
         wait_for(f"http://127.0.0.1:{port}/healthz", log)
         time.sleep(6)  # both probes are over
         crowd = stack.enter_context(watching(options.viewers, port))
         app = f"http://127.0.0.1:{port}"
         for number in range(-1, options.rounds):
             for arm in ("page", "raw client") if number % 2 == 0 else ("raw client", "page"):
+                used, began = cpu_s(pid), time.monotonic()
                 if arm == "page":
                     figures, race = through_the_app(app, options.tokens, crowd)
                     seen = {lane: said(tap) for lane, tap in taps.items()}
@@ -168,9 +170,11 @@ def compare(options: argparse.Namespace) -> tuple[dict[str, list[Figures]], list
                 if number >= 0:  # the round before warms everything up
                     arms[arm].append(figures)
                     if race is not None:
+                        busy.append((cpu_s(pid) - used) / (time.monotonic() - began))
                         arms["tap"].append(figures_of(seen))
                         wrong += differences(number, race, seen["speculative"]["record"] or {})
                 time.sleep(0.5)
+    print(f"the app's CPU in a race: {statistics.median(busy) * 100:.1f} % of a core")
     return arms, wrong
 
 

@@ -25,6 +25,7 @@ class Wire:
     """One connection of a client, and ours to the server."""
 
     def __init__(self, client: socket.socket, target: tuple[str, int]) -> None:
+        self.opened = time.perf_counter_ns()
         self.client = client
         self.server = socket.create_connection(target)
         for end in (client, self.server):
@@ -35,7 +36,9 @@ class Wire:
     def there(self) -> None:
         while data := self.client.recv(65536):
             if data.startswith(b"POST /v1/"):
-                self.sent, self.packets = time.perf_counter_ns(), []
+                # a client counts its connecting; what this tap needs to take the connection up is no client's time
+                self.sent, self.packets = self.opened or time.perf_counter_ns(), []
+            self.opened = 0
             self.server.sendall(data)
         self.server.shutdown(socket.SHUT_RDWR)
 
