@@ -70,6 +70,14 @@ def known_of(lanes: Mapping[LaneName, LaneServer], setting: Setting | None) -> C
     return known
 
 
+def version_of(lanes: Mapping[LaneName, LaneServer]) -> str | None:
+    """The version of both servers in words, None when neither tells it."""
+    told = {lane: lanes[lane].state.version for lane in LANES}
+    if len(set(told.values())) == 1:
+        return told["baseline"]
+    return ", ".join(f"{lane} {version or 'not told'}" for lane, version in told.items())
+
+
 def make_services(
     settings: Settings, lanes: Mapping[LaneName, LaneServer], engines: Engines | None, setting: Setting | None = None
 ) -> Services:
@@ -81,7 +89,7 @@ def make_services(
 
     store = Store(settings.database)
     limits = Limits(races_at_once=settings.races_at_once, queue_limit=settings.queue_limit)
-    hub = Hub(lanes, store, limits, known_of(lanes, setting), lambda: lanes["speculative"].state.version)
+    hub = Hub(lanes, store, limits, known_of(lanes, setting), lambda: version_of(lanes))
     renderer = Renderer()
     recordings = {
         race.meta.spec.workload: race

@@ -37,7 +37,8 @@ class Head(Struct, frozen=True, kw_only=True):
     num_speculative_tokens: int | None
     schedule: Schedule
     repeats: int
-    warm_up: bool
+    warm_up: bool | None
+    """None where nobody noted it."""
     fresh_cache: bool
 
 
@@ -125,7 +126,7 @@ def _head(report: Report) -> list[str]:
     k = "" if head.num_speculative_tokens is None else f", k = {head.num_speculative_tokens}"
     drafting = "the speculative server does not speculate" if head.speculating is False else f"method {method}{k}"
     salt = "a cache salt for every request" if head.fresh_cache else "prefix cache as the servers have it"
-    warm = "warmed up" if head.warm_up else "not warmed up"
+    warm = "" if head.warm_up is None else "; warmed up" if head.warm_up else "; not warmed up"
     turns = "lanes in turn" if head.schedule == "in_turn" else "lanes together"
     found = [
         f"Specrace, {head.at}: plain vLLM against speculative decoding",
@@ -133,7 +134,7 @@ def _head(report: Report) -> list[str]:
         f"- model: {b}" if b == s else f"- model: baseline {b}, speculative {s}",
         f"- speculation: {drafting}",
         f"- vLLM: {vb}" if vb == vs else f"- vLLM: baseline {vb}, speculative {vs}",
-        f"- {head.repeats} repeats, {turns}, who goes first alternates; {salt}; {warm}",
+        f"- {head.repeats} repeats, {turns}, who goes first alternates; {salt}{warm}",
         "- figures are median [lowest–highest]; speedups are of paired runs",
     ]
     return [*found, f"- **ended early**: {_plain(report.ended)}"] if report.ended else found

@@ -234,7 +234,7 @@ class LaneBoard:
 
     @property
     def drafted_so_far(self) -> tuple[int, int]:
-        """While the lane streams: tokens that look drafted, and all that were counted; nothing is gone through again."""
+        """While the lane streams: tokens that look drafted, and all that were counted."""
         return self._estimate.accepted, self._estimate.tokens
 
     @property

@@ -40,13 +40,13 @@ def _report(series: Series) -> report.Report:
     head = report.Head(
         at="" if like is None else like.created_at,
         models={lane: None if like is None else like.lanes[lane].model for lane in LANES},
-        versions={"baseline": None, "speculative": None if like is None else like.vllm},
+        versions=dict.fromkeys(LANES, None if like is None else like.vllm),
         speculating=None if drafting is None else drafting.speculating,
         method=None if drafting is None else drafting.method,
         num_speculative_tokens=None if drafting is None else drafting.num_speculative_tokens,
         schedule=asked.schedule,
         repeats=asked.races,
-        warm_up=False,
+        warm_up=None,
         fresh_cache=asked.fresh_cache,
     )
     row = report.row(asked.workload or "own prompt", 1, laps, asked=asked.races)

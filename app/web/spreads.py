@@ -57,6 +57,7 @@ def series_view(series: Series) -> SeriesView:
         url=f"/series/{quote(series.id, safe='')}",
         live=series.live,
         title=f"{series.asked.races} races",
+        of=_of(series),
         state=state(series),
         counted=f"{series.repeats.counted} of {series.asked.races} counted",
         headline=headline(series),
@@ -69,6 +70,19 @@ def series_view(series: Series) -> SeriesView:
         races=tuple(_race_row(race, number) for number, race in enumerate(series.over, start=1)),
         notes=_notes(series),
     )
+
+
+def _of(series: Series) -> str:
+    """What was raced, in a line: prompt, temperature, schedule, model, method and k as far as the first race knew."""
+    asked = series.asked
+    parts = [asked.workload or "own prompt", f"temperature {asked.sampling.temperature:g}"]
+    parts.append(words.SCHEDULES[asked.schedule][0].lower())
+    if series.over:
+        lane = series.over[0].lanes["speculative"]
+        parts += [lane.model] if lane.model else []
+        parts += [words.METHODS.get(lane.method, lane.method)] if lane.method else []
+        parts += [f"k = {lane.num_speculative_tokens}"] if lane.num_speculative_tokens else []
+    return " · ".join(parts)
 
 
 def figures_of(series: Series) -> Iterator[Figure]:

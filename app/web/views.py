@@ -241,6 +241,8 @@ class SeriesView(View, frozen=True, kw_only=True):
     url: str
     live: bool
     title: str
+    of: str
+    """What was raced: the prompt, its settings, who ran it."""
     state: str
     counted: str
     headline: str | None
@@ -292,8 +294,8 @@ class DraftFigureView(View, frozen=True, kw_only=True):
 
 
 class DraftBarView(View, frozen=True, kw_only=True):
-    """One draft position, or one number of accepted tokens. ``length`` in thousandths of the track; ``told`` is what the
-    bar says in words."""
+    """One draft position, or one number of accepted tokens. ``length`` in thousandths of the track; ``told`` is what
+    the bar says in words."""
 
     name: str
     length: int

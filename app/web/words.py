@@ -330,8 +330,8 @@ ABOUT: tuple[About, ...] = (
         title="Drafted tokens",
         formula="tinted and underlined: drafted, then accepted by the target",
         text="Everything else is the target's own: the token after each draft, and the first one, from the prefill. "
-        "A dashed line is an estimate from the sizes of the chunks; a solid one comes from the server's record of every "
-        "step. Point at a word, or tap it, to see its step and its place in the draft.",
+        "A dashed line is an estimate from the sizes of the chunks; a solid one comes from the server's record of "
+        "every step. Point at a word, or tap it, to see its step and its place in the draft.",
     ),
     About(
         key="effective",

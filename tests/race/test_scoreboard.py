@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from app.race.events import RaceQueued
 from app.race.divergence import first_difference
+from app.race.events import RaceQueued
 from app.race.scoreboard import judge
 from app.race.summary import summarize
 from app.race.types import SpecRecord
