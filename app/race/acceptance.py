@@ -14,8 +14,7 @@ With D draft tokens proposed, A accepted, S speculative steps that proposed at l
 Nothing drafted gives None, never 0 % and never NaN. What needs N is None when other traffic is in the counts.
 
 Servers count A before the answer is cut at its length limit, so up to k accepted tokens of the last step may never
-have been sent. N - 1 - A can then be less than S, which no number of passes can be: S is used instead. When nothing is
-left (A >= N - 1) there is no figure.
+have been sent; tokens per pass is then a little high. When nothing is left (A >= N - 1) there is no such figure.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ def from_record(record: SpecRecord, completion_tokens: int | None) -> Acceptance
     steps, accepted = record.drafts, record.accepted
     length = ratio(accepted, steps)
     histogram = _histogram(record)
-    per_position = _per_position(_at_least(record, histogram), steps)
+    counts = _at_least(record, histogram)
     n = completion_tokens if record.exclusive and record.drafted else None
     return Acceptance(
         source=record.source,
@@ -64,21 +63,19 @@ def from_record(record: SpecRecord, completion_tokens: int | None) -> Acceptance
         drafts=steps,
         drafted=record.drafted,
         accepted=accepted,
-        per_position=per_position,
+        per_position=_per_position(counts, steps),
         histogram=histogram,
         exclusive=record.exclusive,
-        conditional=conditional(per_position),
-        effective_tokens_per_pass=effective_tokens_per_pass(n, accepted, steps),
+        conditional=conditional(counts, steps),
+        effective_tokens_per_pass=effective_tokens_per_pass(n, accepted),
         share_of_output=share_of_output(n, accepted),
         alpha=_alpha(record),
     )
 
 
-def effective_tokens_per_pass(n: int | None, accepted: int, steps: int | None = None) -> float | None:
-    """(N - 1) / (N - 1 - A): tokens of the decode for every pass of the target, never from fewer passes than steps."""
-    if n is None or accepted >= n - 1:
-        return None
-    return ratio(n - 1, max(n - 1 - accepted, steps or 0))
+def effective_tokens_per_pass(n: int | None, accepted: int) -> float | None:
+    """(N - 1) / (N - 1 - A): tokens of the decode for every pass of the target, passes without a draft among them."""
+    return None if n is None or accepted >= n - 1 else ratio(n - 1, n - 1 - accepted)
 
 
 def share_of_output(n: int | None, accepted: int) -> float | None:
@@ -86,11 +83,12 @@ def share_of_output(n: int | None, accepted: int) -> float | None:
     return None if n is None or accepted > n - 1 else ratio(accepted, n)
 
 
-def conditional(per_position: Sequence[float] | None) -> tuple[float | None, ...] | None:
-    """c_i = p_i / p_(i-1): how often a position was accepted when the one before it was; None where none was."""
-    if per_position is None:
+def conditional(counts: Sequence[int] | None, steps: int | None) -> tuple[float | None, ...] | None:
+    """c_i = p_i / p_(i-1): how often a position was accepted when the one before it was; None where none was.
+    ``counts[i]`` steps of ``steps`` accepted more than ``i`` tokens."""
+    if not counts or not steps:
         return None
-    return tuple(ratio(p, before) for p, before in zip(per_position, (1.0, *per_position), strict=False))
+    return tuple(ratio(n, before) for n, before in zip(counts, (steps, *counts), strict=False))
 
 
 def at_least(histogram: Sequence[int]) -> tuple[int, ...]:
@@ -178,7 +176,7 @@ class StreamEstimate:
         longest = max(self._exactly) if self.k is None else self.k
         believed = longest <= MOST_POSITIONS
         histogram = tuple(self._exactly.get(j, 0) for j in range(longest + 1)) if believed else None
-        per_position = _per_position(at_least(histogram), self.steps) if histogram else None
+        counts = at_least(histogram) if histogram else None
         return Acceptance(
             source="stream",
             rate=None if self.k is None else ratio(self.accepted, self.k * self.steps),
@@ -186,9 +184,9 @@ class StreamEstimate:
             drafts=None,
             drafted=None,
             accepted=self.accepted,
-            per_position=per_position,
+            per_position=_per_position(counts, self.steps),
             histogram=histogram,
-            conditional=conditional(per_position),
-            effective_tokens_per_pass=effective_tokens_per_pass(self.tokens, self.accepted, self.steps),
+            conditional=conditional(counts, self.steps),
+            effective_tokens_per_pass=effective_tokens_per_pass(self.tokens, self.accepted),
             share_of_output=share_of_output(self.tokens, self.accepted),
         )

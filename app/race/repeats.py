@@ -254,5 +254,5 @@ def _drafts(lap: Lap) -> _Drafts:
     return _Drafts(
         rate=ratio(accepted, sum(took.drafted or 0 for _, took in lanes)),
         mean_length=None if per_step is None else 1 + per_step,
-        tau=effective_tokens_per_pass(tokens, accepted, steps) if known else None,
+        tau=effective_tokens_per_pass(tokens, accepted) if known else None,
     )

@@ -17,7 +17,7 @@ Of the pair:
 
 No ratio when a lane failed, was cut off, aborted or interrupted, while a token count is an estimate, or from a single
 token (that would be a ratio of TTFTs).
-No verdict but from two finished lanes.
+No verdict but from two finished lanes, and none where the prefix cache served them differently.
 """
 
 from __future__ import annotations
@@ -317,9 +317,11 @@ class Scoreboard:
             if min(b.completion_tokens or 0, s.completion_tokens or 0) >= 2:
                 speedup = ratio(s.tokens_per_second, b.tokens_per_second)
             decode = ratio(b.tpot_ms, s.tpot_ms)
-            verdict = judge(speedup) if base.status == spec.status == "finished" else None
         text = self.same_text(greedy=greedy)
         caveats = self._caveats(b, s, text.verdict)
+        # a prompt that one server found in its prefix cache and the other did not: no win of speculation, no loss (P21)
+        if base.status == spec.status == "finished" and "prefix_cache_differs" not in caveats:
+            verdict = judge(speedup)
         told = None if s.acceptance is None or s.acceptance.source == "stream" else s.acceptance
         tau = None if decode is None or told is None else told.effective_tokens_per_pass
         cost = None if tau is None else ratio(tau, decode)

@@ -126,7 +126,7 @@ def score(meta: RaceMeta, board: Scoreboard, now_ms: float, *, series: Series | 
 def _headline(board: Scoreboard, compared: Comparison, *, ended: bool) -> str:
     """The verdict in words."""
     if compared.speedup is None:
-        if not ended:
+        if not ended and not any(lane.error for lane in board.lanes.values()):
             return "in the queue" if board.status == "queued" else "no ratio yet"
         if any(lane.tokens_estimated and lane.chunks for lane in board.lanes.values()):
             return "no ratio: token counts are estimates"
@@ -139,6 +139,8 @@ def _headline(board: Scoreboard, compared: Comparison, *, ended: bool) -> str:
             return f"{number}: slower here"
         case "same":
             return f"{number}: about the same"
+        case None if "prefix_cache_differs" in compared.caveats:
+            return f"{number}, no verdict: one prompt was cached"
         case None:
             return "up to that moment" if ended else "at this instant"
 
@@ -245,6 +247,8 @@ def _state_line(meta: RaceMeta, board: Scoreboard) -> str:
             return f"Raced {schedule}." if band(meta) is not None else f"Racing {schedule}."
         case "finished":
             return f"Finished. Raced {schedule}."
+        case "partial" if any(lane.status == "stopped" for lane in board.lanes.values()):
+            return "Stopped by hand, after one lane had finished."
         case "partial":
             return "One lane finished, the other did not."
         case "failed":

@@ -310,6 +310,13 @@ def _steps(engine: EngineProgress) -> tuple[StepView, ...]:
 # --- history ----------------------------------------------------------------------------------------
 
 
+def _no_verdict(race: RaceSummary) -> str | None:
+    """Why a ratio stands there without a verdict; None when there is no ratio, or one with a verdict."""
+    if race.comparison.speedup is None or race.comparison.verdict is not None:
+        return None
+    return "one prompt was cached" if "prefix_cache_differs" in race.comparison.caveats else "up to the stop"
+
+
 def row(race: RaceSummary, workloads: Workloads) -> HistoryRow:
     """One past race for the list."""
     known = None if race.workload is None else workloads.get(race.workload)
@@ -325,6 +332,7 @@ def row(race: RaceSummary, workloads: Workloads) -> HistoryRow:
         status=race.status,
         speedup=say.times(race.comparison.speedup),
         verdict=race.comparison.verdict,
+        no_verdict=_no_verdict(race),
         acceptance="not speculating" if told is False else say.percent(None if reading is None else reading.rate),
         source=None if reading is None else words.SOURCES[reading.source][0],
         recorded=race.recorded is not False,

@@ -524,6 +524,8 @@ class HistoryRow(View, frozen=True, kw_only=True):
     status: str
     speedup: str
     verdict: Verdict | None
+    no_verdict: str | None
+    """Under a ratio without a verdict: why."""
     acceptance: str
     source: str | None
     recorded: bool

@@ -48,7 +48,10 @@ SOURCES: dict[AcceptanceSource, tuple[str, str]] = {
     "server": ("server counters", "Growth of the server's /metrics counters during this race."),
     "stream": (
         "live estimate from chunk sizes",
-        "A chunk of m tokens accepted at most m − 1 drafts. Replaced by the server's own counts at the end.",
+        (
+            "A chunk of m tokens accepted at most m − 1 drafts: too many where chunks were merged. Every step counts "
+            "as k drafted: too low for n-gram and suffix, which skip steps. The server's counts replace it at the end."
+        ),
     ),
 }
 
@@ -338,7 +341,7 @@ ABOUT: tuple[About, ...] = (
         title="Effective tokens per pass",
         formula="(N − 1) ÷ (N − 1 − accepted)",
         text="Tokens for every pass of the big model after the first token, passes without a draft included: the τ of "
-        "the literature. The last step may accept more than is sent; there are never fewer passes than steps.",
+        "the literature. The last step may accept more than is sent, which makes it a little high.",
     ),
     About(
         key="share",

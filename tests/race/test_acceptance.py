@@ -131,9 +131,14 @@ def test_the_positions_come_from_the_steps_where_there_is_no_histogram() -> None
 def test_conditional_acceptance_is_a_share_of_those_that_got_that_far() -> None:
     figures = from_record(detailed(), 20)
     assert figures.conditional == (exactly(2 / 3), 1.0, 1.0, 0.5)
-    assert conditional(None) is None
-    assert conditional((0.0, 0.0)) == (0.0, None)  # nothing got to the second position
-    assert conditional(()) == ()
+    assert conditional(None, 5) is None
+    assert conditional((0, 0), 5) == (0.0, None)  # nothing got to the second position
+    assert conditional((), 5) is conditional((1,), 0) is None
+
+
+def test_conditional_acceptance_is_exact_to_the_last_digit() -> None:
+    # as a ratio of ratios, 3/4 came out as 0.7499999999999999 and 1/3 as 0.33333333333333337
+    assert conditional((40, 30, 10), 50) == (0.8, 0.75, 1 / 3)
 
 
 def test_effective_tokens_per_pass_counts_the_steps_without_a_draft_too() -> None:
@@ -144,16 +149,14 @@ def test_effective_tokens_per_pass_counts_the_steps_without_a_draft_too() -> Non
     assert figures.share_of_output == 0.69  # 138 / 200
 
 
-def test_tokens_that_were_accepted_and_never_sent_make_no_pass_vanish() -> None:
-    # vllm 0.32.0, tests/fixtures/sse/code_solo_speculative: 160 tokens, 125 accepted in 35 steps, the last one cut. 34
-    # passes cannot have held 35 steps
-    assert effective_tokens_per_pass(160, 125, 35) == exactly(159 / 35)
-    assert effective_tokens_per_pass(160, 125, None) == exactly(159 / 34)  # llama.cpp counts no steps
+def test_tokens_per_pass_is_the_formula_also_where_the_last_step_was_cut() -> None:
+    # vllm 0.32.0, tests/fixtures/sse/code_solo_speculative: 160 tokens, 125 accepted in 35 steps, the last one cut
+    assert effective_tokens_per_pass(160, 125) == exactly(159 / 34)
 
 
 @pytest.mark.parametrize("n", [None, 0, 1, 8, 7, 2])
 def test_where_nothing_is_left_after_the_accepted_tokens_there_is_no_figure(n: int | None) -> None:
-    assert effective_tokens_per_pass(n, 7, 3) is None
+    assert effective_tokens_per_pass(n, 7) is None
 
 
 @pytest.mark.parametrize(("n", "share"), [(None, None), (0, None), (7, None), (8, 7 / 8), (20, 7 / 20)])

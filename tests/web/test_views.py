@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from app.race.events import Event, RaceQueued, RaceStarted
+from app.race.events import Event, LaneUsage, RaceQueued, RaceStarted
 from app.race.summary import summarize
 from app.race.types import LANES, LaneName
 from app.web import board, deck, panes
@@ -384,3 +384,33 @@ def test_history_rows() -> None:
 def test_pairs_are_found_by_lane_whatever_their_order() -> None:
     view = deck.status([ready("speculative"), ready("baseline")], workload="json", recordings=())
     assert [lamp.lane for lamp in view.lamps] == ["baseline", "speculative"]
+
+
+def test_p21_a_prompt_cached_on_one_side_wins_nothing() -> None:
+    cached = LaneUsage(t_ms=290, lane="speculative", completion_tokens=10, cached_tokens=512)
+    uncached = LaneUsage(t_ms=290, lane="baseline", completion_tokens=10, cached_tokens=0)
+    events = [*begun(), *written(), cached, uncached, *ENDS, over(300, "finished")]
+    shown = board.score(meta(), fold(events)[1], 300)
+    assert (shown.speedup, shown.verdict) == ("1.56", None)
+    assert shown.headline == "1.56x, no verdict: one prompt was cached"
+    row = deck.row(summarize(meta(), fold(events)[1]), WORKLOADS)
+    assert (row.speedup, row.no_verdict) == ("1.56x", "one prompt was cached")
+
+
+def test_a_ratio_in_the_list_of_past_races_says_when_it_is_that_of_a_stop() -> None:
+    stopped = [ended(lane, 300, status="stopped") for lane in LANES]
+    row = deck.row(summarize(meta(), fold([*begun(), *written(), *stopped, over(300, "stopped")])[1]), WORKLOADS)
+    assert (row.status, row.verdict, row.no_verdict) == ("stopped", None, "up to the stop")
+    done = deck.row(summarize(meta(), fold(both_done())[1]), WORKLOADS)
+    assert done.no_verdict is None
+
+
+def test_once_a_lane_has_failed_no_ratio_is_awaited_any_more() -> None:
+    events = [*begun(), *written(), failed("speculative", 295)]
+    assert board.score(meta(), fold(events)[1], 296).headline == "no ratio: the speculative lane did not finish"
+
+
+def test_a_stop_after_one_lane_had_finished_is_still_a_stop() -> None:
+    events = [*begun(), *written(), ended("speculative", 200), ended("baseline", 250, status="stopped")]
+    shown = board.score(meta(), fold([*events, over(250, "partial")])[1], 250)
+    assert shown.state == "Stopped by hand, after one lane had finished."
