@@ -11,7 +11,7 @@ import anyio
 import typer
 from msgspec import structs
 
-from app.bench_plan import Asked, plan_of
+from app.bench_plan import Asked, plan_of, printable
 from app.errors import SettingsError
 from app.main import known_of, make_lanes
 from app.race.endpoint import CONNECTIONS, Endpoint
@@ -101,7 +101,7 @@ class Bench:
 
     def _told(self, item: Item, load: int, lap: Lap) -> None:
         self._laps.setdefault((load, item.name), []).append(lap)
-        if not lap.counts:
+        if not lap.finished:
             self.status = FAILED
         say(lap_line(item.name, load, lap, asked=self._plan.repeats))
 
@@ -139,10 +139,17 @@ def _check_target(option: str, target: str | None) -> None:
         return
     path = Path(target)
     try:
-        with path.open("ab"):
+        # a link to nowhere stays a link
+        file = path.resolve()
+        new = not file.exists()
+        with file.open("ab"):
             pass
-    except OSError as error:
-        reason = f"{path.name} cannot be written ({error.strerror})"
+        if new:
+            # a run that measures nothing leaves nothing behind
+            file.unlink()
+    except (OSError, RuntimeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "its links go in a circle"
+        reason = f"{printable(path.name)} cannot be written ({why})"
         raise SettingsError(option, reason, "Give a file that can be written") from None
 
 

@@ -16,6 +16,8 @@ from app.race.workloads import Workloads, load_workloads
 from app.settings import Settings
 
 MOST_AT_ONCE = 1024
+MOST_DIGITS = 9
+MOST_SHOWN = 40
 
 
 class Asked(Struct, frozen=True, kw_only=True):
@@ -47,9 +49,9 @@ def plan_of(settings: Settings, asked: Asked) -> Plan:
         known = load_workloads(settings.workloads)
         items += _ready(known, asked.workloads or _usual(known))
     if asked.prompt is not None:
-        items.append(_own("prompt", [_not_empty(asked.prompt)]))
+        items.append(_own("prompt", [_usable(asked.prompt)]))
     if asked.prompts is not None:
-        items.append(_own(asked.prompts.name, read_prompts(asked.prompts)))
+        items.append(_own(printable(asked.prompts.name), read_prompts(asked.prompts)))
     return Plan(
         items=tuple(_as_asked(item, asked) for item in items),
         loads=_loads(asked.concurrency),
@@ -93,10 +95,30 @@ def _as_asked(item: Item, asked: Asked) -> Item:
 
 def _loads(text: str) -> tuple[int, ...]:
     parts = [part.strip() for part in text.split(",")]
-    if not all(part.isascii() and part.isdigit() and 1 <= int(part) <= MOST_AT_ONCE for part in parts):
-        reason = f"{text!r} is no list of numbers from 1 to {MOST_AT_ONCE}"
+    if not all(_is_load(part) for part in parts):
+        shown = f"{text[:MOST_SHOWN]!r}{'...' if len(text) > MOST_SHOWN else ''}"
+        reason = f"{shown} is no list of numbers from 1 to {MOST_AT_ONCE}"
         raise SettingsError("--concurrency", reason, "Give for example --concurrency 1,4,16")
     return tuple(dict.fromkeys(int(part) for part in parts))
+
+
+def _is_load(part: str) -> bool:
+    """The length comes first: Python refuses to read thousands of digits."""
+    return part.isascii() and part.isdigit() and len(part) <= MOST_DIGITS and 1 <= int(part) <= MOST_AT_ONCE
+
+
+def printable(text: str) -> str:
+    """A name as it can be written to a terminal or a file: bytes that are no UTF-8 become "?"."""
+    return text.encode(errors="replace").decode()
+
+
+def _is_text(prompt: str) -> bool:
+    """Whether it can be sent: a lone surrogate (a byte of the command line that is no UTF-8) is no character."""
+    try:
+        prompt.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def read_prompts(path: Path) -> list[str]:
@@ -109,28 +131,36 @@ def read_prompts(path: Path) -> list[str]:
         lines = path.read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8"
-        raise SettingsError("--prompts", f"{path.name} cannot be read ({reason})", "Give a readable file") from None
+        raise SettingsError(
+            "--prompts", f"{printable(path.name)} cannot be read ({reason})", "Give a readable file"
+        ) from None
     filled = [(number, line) for number, line in enumerate(lines, start=1) if line.strip()]
     if not filled:
-        raise SettingsError("--prompts", f"there is no prompt in {path.name}", "Give one prompt a line")
+        raise SettingsError("--prompts", f"there is no prompt in {printable(path.name)}", "Give one prompt a line")
     if path.suffix != ".jsonl":
         return [line.removesuffix("\r") for _, line in filled]
     return [_prompt_of(path, number, line) for number, line in filled]
 
 
 def _prompt_of(path: Path, number: int, line: str) -> str:
+    name = printable(path.name)
     try:
         found: Any = msgspec.json.decode(line)
     except (msgspec.DecodeError, RecursionError):
         found = None
     prompt = cast("dict[str, Any]", found).get("prompt") if isinstance(found, dict) else None
     if not isinstance(prompt, str) or not prompt.strip():
-        reason = f"line {number} of {path.name} is no JSON object with a prompt"
+        reason = f"line {number} of {name} is no JSON object with a prompt"
         raise SettingsError("--prompts", reason, 'Give one {"prompt": "..."} a line')
+    if not _is_text(prompt):
+        reason = f"line {number} of {name} has half a character (a lone surrogate) in its prompt"
+        raise SettingsError("--prompts", reason, "Give both halves of it, or the character itself")
     return prompt
 
 
-def _not_empty(prompt: str) -> str:
+def _usable(prompt: str) -> str:
     if not prompt.strip():
         raise SettingsError("--prompt", "the prompt is empty", "Write a prompt")
+    if not _is_text(prompt):
+        raise SettingsError("--prompt", "the prompt is no UTF-8", "Give it as UTF-8")
     return prompt

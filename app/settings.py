@@ -92,9 +92,12 @@ class Settings(BaseSettings):
             endpoint = self.endpoint(lane)
             if endpoint is None:
                 reason = "no server is given for this lane"
-                raise SettingsError(f"--{lane}", reason, f"Give --{lane} URL, or run: specrace up")
+                raise SettingsError(f"--{lane}", reason, f"Give --{lane} URL, or run: specrace up. {DEMO_PAIR}")
             found[lane] = endpoint
         return found
+
+
+DEMO_PAIR = "The pair of `make demo`: --baseline http://127.0.0.1:8101 --speculative http://127.0.0.1:8102"
 
 
 class Server(Struct, frozen=True, kw_only=True):

@@ -47,6 +47,10 @@ def _finding(key: str, level: Level, title: str, detail: str, *remedy: str) -> F
     return Finding(key=key, level=level, title=title, detail=detail, remedy=sentence, code=code)
 
 
+def _verb(lanes: Sequence[LaneName], one: str, several: str) -> str:
+    return one if len(lanes) == 1 else several
+
+
 def swapped(pair: Pair) -> Iterator[Finding]:
     """The commonest mistake has one remedy."""
     if pair["baseline"].state.speculating and pair["speculative"].state.speculating is False:
@@ -83,8 +87,9 @@ def tokenizer(pair: Pair) -> Finding:
     baseline, speculative = pair["baseline"].probe_ids, pair["speculative"].probe_ids
     title = "Tokenizer"
     if baseline is None or speculative is None:
-        silent = " and ".join(lane for lane in LANES if pair[lane].probe_ids is None)
-        detail = f"n/a: {silent} gives no token ids (neither /tokenize nor return_token_ids)"
+        mute: list[LaneName] = [lane for lane in LANES if pair[lane].probe_ids is None]
+        told = f"{' and '.join(mute)} {_verb(mute, 'gives', 'give')}"
+        detail = f"n/a: {told} no token ids (neither /tokenize nor return_token_ids)"
         return _finding("tokenizer", "note", title, detail)
     if baseline == speculative:
         source = pair["baseline"].ids_from
@@ -138,8 +143,11 @@ def prefix_cache(pair: Pair) -> Finding:
     title, flag = "Prefix cache", "--no-enable-prefix-caching"
     on = {lane: pair[lane].prefix_caching for lane in LANES}
     if None in on.values():
-        silent = " and ".join(lane for lane in LANES if on[lane] is None)
-        return _finding("prefix_cache", "note", title, f"n/a here: {silent} does not show whether it has one")
+        silent: list[LaneName] = [lane for lane in LANES if on[lane] is None]
+        told = (
+            f"{' and '.join(silent)} {_verb(silent, 'does not show whether it has', 'do not show whether they have')}"
+        )
+        return _finding("prefix_cache", "note", title, f"n/a here: {told} one")
     if on["baseline"] != on["speculative"]:
         only = next(lane for lane in LANES if on[lane])
         detail = f"on at the {only} server only: a prompt raced twice costs it less"
@@ -239,14 +247,22 @@ def race_findings(races: Sequence[RaceSummary]) -> Iterator[Finding]:
     elif last.comparison.text == "not_comparable":
         yield _finding("race", "note", "Short race", f"{tokens} tokens; the texts cannot be compared")
     else:
-        at = ", ".join(str(race.comparison.diverges_at_token) for race in races).replace("None", "n/a")
-        detail = f"{len(races)} of {len(races)} texts differ at temperature 0 (from token {at} on)"
+        detail = f"{len(races)} of {len(races)} texts differ at temperature 0{_from_where(races)}"
         remedy = (
             "Look for what differs: weights, quantization, dtype, attention backend. Equal kernels give equal text with"
         )
         yield _finding("race", "problem", "Short race", detail, remedy, "--dtype float32 --max-num-seqs 1")
     yield from _drafts(races)
     yield from _slow(last)
+
+
+def _from_where(races: Sequence[RaceSummary]) -> str:
+    """ " (from token 2, 3, 2 on)"; characters where a server gives no token ids; nothing where neither is known."""
+    tokens = [race.comparison.diverges_at_token for race in races]
+    if None not in tokens:
+        return f" (from token {', '.join(map(str, tokens))} on)"
+    characters = [None if race.divergence is None else race.divergence.character for race in races]
+    return "" if None in characters else f" (from character {', '.join(map(str, characters))} on)"
 
 
 def _failed(race: RaceSummary) -> Iterator[Finding]:

@@ -1,8 +1,8 @@
 """Repeated races as one result: median, lowest and highest of every figure, paired speedups, and the verdict. Pure.
 
 A *lap* is one repeat: a single race, or, under load, all the races that ran at once. Only a lap whose races all
-finished on both lanes counts. Figures of a lane are those of its requests, pooled over the laps. Of each lap there is
-one value (for a lap of one race it is the race's own figure):
+finished on both lanes counts, and a cold one only where all are cold (``counted``). Figures of a lane are those of its
+requests, pooled over the laps. Of each lap there is one value (for a lap of one race it is the race's own figure):
 
     speedup            median tokens/s of the speculative requests / median tokens/s of the baseline's
     decode speedup     median TPOT of the baseline's requests / median TPOT of the speculative ones
@@ -36,13 +36,15 @@ HURTS_BELOW = 0.95
 Worth = Literal["worth_it", "marginal", "hurts"]
 
 
-class Spread(Struct, frozen=True, kw_only=True):
-    """Median, lowest and highest of the values there were, and the values in the order of the races."""
+class Spread(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Median, lowest and highest of the values there were, and the values in the order of the races. ``places`` says
+    which of those asked for a value (from 0) had one, in the same order; it is empty when all had."""
 
     median: float
     low: float
     high: float
     values: tuple[float, ...]
+    places: tuple[int, ...] = ()
 
 
 class LaneSpreads(Struct, frozen=True, kw_only=True):
@@ -67,13 +69,19 @@ class Lap(Struct, frozen=True, kw_only=True):
     first: LaneName = "baseline"
 
     @property
-    def counts(self) -> bool:
+    def finished(self) -> bool:
         """Whether every race finished on both lanes."""
         return bool(self.races) and all(race.status == "finished" for race in self.races)
 
+    @property
+    def cold(self) -> bool:
+        """Whether a server had not generated anything before one of the races, or did not tell."""
+        return any("cold_start" in race.comparison.caveats for race in self.races)
+
 
 class Repeats(Struct, frozen=True, kw_only=True):
-    """What ``asked`` laps gave. ``counted`` laps finished on both lanes, with ``requests`` requests on each lane.
+    """What ``asked`` laps gave. ``counted`` laps finished on both lanes, with ``requests`` requests on each lane;
+    ``cold`` more finished and were left out (``counted`` below).
 
     ``caveats`` says of how many counted requests each holds; ``cause`` (app/race/cause.py) is taken from the medians;
     ``verdict`` is None with the reason beside it.
@@ -98,6 +106,7 @@ class Repeats(Struct, frozen=True, kw_only=True):
     cause: Cause | None
     verdict: Worth | None
     why_no_verdict: str | None
+    cold: int = 0
 
 
 class _Drafts(Struct, frozen=True, kw_only=True):
@@ -110,8 +119,24 @@ class _Drafts(Struct, frozen=True, kw_only=True):
 
 def spread(values: Iterable[float | None]) -> Spread | None:
     """Median, lowest and highest; None when there is no value. Missing ones are left out."""
-    found = tuple(value for value in values if value is not None)
-    return Spread(median=median(found), low=min(found), high=max(found), values=found) if found else None
+    given = tuple(values)
+    found = tuple(value for value in given if value is not None)
+    if not found:
+        return None
+    places = tuple(i for i, value in enumerate(given) if value is not None) if len(found) < len(given) else ()
+    return Spread(median=median(found), low=min(found), high=max(found), values=found, places=places)
+
+
+def counted(laps: Sequence[Lap]) -> list[Lap]:
+    """The laps that count: those that finished, without the cold ones as soon as a warm one is among them. Where all
+    are cold (a server that never tells) they count, and the caveat says so."""
+    finished = [lap for lap in laps if lap.finished]
+    return [lap for lap in finished if not lap.cold] or finished
+
+
+def cold_left_out(count: int, of: str = "race") -> str:
+    """In words: "1 cold race left out"."""
+    return f"{count} cold {of}{'' if count == 1 else 's'} left out"
 
 
 def repeats(summaries: Sequence[RaceSummary], *, asked: int) -> Repeats:
@@ -122,22 +147,23 @@ def repeats(summaries: Sequence[RaceSummary], *, asked: int) -> Repeats:
 
 def of_laps(laps: Sequence[Lap], *, asked: int) -> Repeats:
     """The result of ``laps``, of which ``asked`` were wanted."""
-    counted = [lap for lap in laps if lap.counts]
-    races = [race for lap in counted for race in lap.races]
-    drafts = [_drafts(lap) for lap in counted]
-    decode = [_decode_speedup(lap) for lap in counted]
+    those = counted(laps)
+    cold = sum(lap.finished for lap in laps) - len(those)
+    races = [race for lap in those for race in lap.races]
+    drafts = [_drafts(lap) for lap in those]
+    decode = [_decode_speedup(lap) for lap in those]
     texts = Counter(race.comparison.text for race in races)
     caveats: Counter[Caveat] = Counter(caveat for race in races for caveat in race.comparison.caveats)
-    speedup, decode_speedup = spread(_speedup(lap) for lap in counted), spread(decode)
+    speedup, decode_speedup = spread(_speedup(lap) for lap in those), spread(decode)
     tau = spread(lap.tau for lap in drafts)
     step_cost = spread(ratio(lap.tau, gained) for lap, gained in zip(drafts, decode, strict=True))
-    why = _why_not(races, len(counted), asked, decode_speedup)
+    why = _why_not(races, len(those), asked, decode_speedup, cold)
     middles = (_median(one) for one in (speedup, decode_speedup, tau, step_cost))
     return Repeats(
         asked=asked,
-        counted=len(counted),
+        counted=len(those),
         requests=len(races),
-        lanes={lane: _lane(counted, lane) for lane in LANES},
+        lanes={lane: _lane(those, lane) for lane in LANES},
         speedup=speedup,
         decode_speedup=decode_speedup,
         acceptance_sources=tuple(sorted({took.source for race in races if (took := _acceptance(race)) is not None})),
@@ -153,6 +179,7 @@ def of_laps(laps: Sequence[Lap], *, asked: int) -> Repeats:
         cause=cause(*middles, shared="shared_device" in caveats),
         verdict=worth(decode_speedup.low) if why is None and decode_speedup is not None else None,
         why_no_verdict=why,
+        cold=cold,
     )
 
 
@@ -163,10 +190,11 @@ def worth(lowest: float) -> Worth:
     return "hurts" if lowest < HURTS_BELOW else "marginal"
 
 
-def _why_not(races: list[RaceSummary], counted: int, asked: int, decode: Spread | None) -> str | None:
+def _why_not(races: list[RaceSummary], count: int, asked: int, decode: Spread | None, cold: int) -> str | None:
     """Why there is no verdict, None when there may be one."""
-    if counted < LEAST_REPEATS:
-        of = f"{counted} of {asked} repeats counted" if counted < asked else f"only {asked} asked for"
+    if count < LEAST_REPEATS:
+        of = f"{count} of {asked} repeats counted" if count < asked else f"only {asked} asked for"
+        of += f", {cold_left_out(cold)}" if cold else ""
         return f"a verdict needs {LEAST_REPEATS} repeats: {of}"
     if all(race.lanes["speculative"].speculating is False for race in races):
         return "the speculative server does not speculate"
@@ -185,8 +213,8 @@ def _why_not(races: list[RaceSummary], counted: int, asked: int, decode: Spread 
     return None
 
 
-def _lane(counted: list[Lap], lane: LaneName) -> LaneSpreads:
-    seen = [race.lanes[lane] for lap in counted for race in lap.races]
+def _lane(laps: list[Lap], lane: LaneName) -> LaneSpreads:
+    seen = [race.lanes[lane] for lap in laps for race in lap.races]
     return LaneSpreads(
         ttft_ms=spread(one.ttft_ms for one in seen),
         tpot_ms=spread(one.tpot_ms for one in seen),
@@ -194,7 +222,7 @@ def _lane(counted: list[Lap], lane: LaneName) -> LaneSpreads:
         tokens_per_second=spread(one.tokens_per_second for one in seen),
         decode_tokens_per_second=spread(one.decode_tokens_per_second for one in seen),
         completion_tokens=spread(one.completion_tokens for one in seen),
-        all_tokens_per_second=spread(_all_tokens_per_second(lap, lane) for lap in counted),
+        all_tokens_per_second=spread(_all_tokens_per_second(lap, lane) for lap in laps),
     )
 
 

@@ -14,11 +14,18 @@ import msgspec
 from msgspec import Struct
 
 from app.race.export import COLUMNS, cells
-from app.race.repeats import Lap, Repeats, Spread, of_laps
-from app.race.types import LANES, AcceptanceSource, LaneName, Schedule
+from app.race.repeats import Lap, Repeats, Spread, cold_left_out, counted, of_laps
+from app.race.types import LANES, AcceptanceSource, LaneName, LaneStatus, Schedule
 
 NA = "n/a"
 SOURCES: dict[AcceptanceSource, str] = {"request": "per-request record", "server": "server counters"}
+_ENDINGS: dict[LaneStatus, str] = {
+    "waiting": "brought nothing",
+    "failed": "failed",
+    "cut_off": "was cut off",
+    "aborted": "was aborted by its server",
+    "stopped": "was stopped",
+}
 _HEADINGS = ("workload", "at once", "counted", "speedup", "decode speedup", "acceptance", "mean acceptance length")
 _LANE_HEADINGS = ("workload", "at once", "lane", "TTFT ms", "TPOT ms", "tokens/s", "all tokens/s", "tokens")
 _CSV_BEFORE = ("at_once", "repeat", "request", "counted", "first", "temperature", "seed", "max_tokens", "busy_ms")
@@ -67,13 +74,13 @@ def row(workload: str, at_once: int, laps: Sequence[Lap], *, asked: int) -> Row:
 def lap_line(workload: str, at_once: int, lap: Lap, *, asked: int) -> str:
     """One lap in one line, for those who wait."""
     begin = f"{workload}, {at_once} at once, repeat {lap.number} of {asked} ({lap.first} first)"
-    if not lap.counts:
-        found = _notes(row(workload, at_once, [lap], asked=1))
-        return f"{begin}: " + "; ".join(note.partition(f" repeat {lap.number} ")[2] for note in found)
+    if not lap.finished:
+        return f"{begin}: " + "; ".join(f"does not count: {reason}" for reason in _unfinished(lap))
     line = of_laps([lap], asked=1)
     speedup = _shown(line.speedup, lambda v: f"{v:.2f}x", 1)
     decode = _shown(line.decode_speedup, lambda v: f"{v:.2f}x", 1)
-    return f"{begin}: speedup {speedup}, decode {decode}, acceptance {_percent(line.acceptance_rate, 1)}"
+    cold = "; cold start: it counts only if all are cold" if lap.cold else ""
+    return f"{begin}: speedup {speedup}, decode {decode}, acceptance {_percent(line.acceptance_rate, 1)}{cold}"
 
 
 def as_json(report: Report) -> bytes:
@@ -87,17 +94,18 @@ def as_csv(report: Report) -> bytes:
     table = csv.writer(text, lineterminator="\n")
     table.writerow([*_CSV_BEFORE, *COLUMNS, *_CSV_AFTER])
     for line in report.rows:
+        those = counted(line.laps)
         for lap in line.laps:
             for name in LANES:
-                table.writerows(_csv_lines(line, lap, name))
+                table.writerows(_csv_lines(line, lap, name, counts=lap in those))
     return text.getvalue().encode()
 
 
-def _csv_lines(line: Row, lap: Lap, name: LaneName) -> list[list[object]]:
+def _csv_lines(line: Row, lap: Lap, name: LaneName, *, counts: bool) -> list[list[object]]:
     found: list[list[object]] = []
     for request, race in enumerate(lap.races, start=1):
         sampling, compared, took = race.sampling, race.comparison, race.lanes[name].acceptance
-        before = [line.at_once, lap.number, request, str(lap.counts).lower(), lap.first]
+        before = [line.at_once, lap.number, request, str(counts).lower(), lap.first]
         before += [sampling.temperature, sampling.seed, sampling.max_tokens, lap.busy_ms[name]]
         drafts = (took.drafts, took.drafted, took.accepted) if took else (None, None, None)
         after = [*drafts, compared.tau, compared.step_cost, " ".join(compared.caveats)]
@@ -193,14 +201,25 @@ def _notes(line: Row) -> list[str]:
     where = f"- {_plain(line.workload)}, {line.at_once} at once:"
     held = ", ".join(f"{name.replace('_', ' ')} {n} of {result.requests}" for name, n in result.caveats.items())
     found = [f"{where} {held}"] if held else []
+    if result.cold:
+        cold = [str(lap.number) for lap in line.laps if lap.finished and lap.cold]
+        which = f"repeat{'' if len(cold) == 1 else 's'} {', '.join(cold)}"
+        found.append(f"{where} {cold_left_out(result.cold, 'race' if line.at_once == 1 else 'repeat')} ({which})")
     for lap in line.laps:
-        for lane in LANES:
-            open_ends = [race.lanes[lane] for race in lap.races if race.lanes[lane].status != "finished"]
-            if open_ends:
-                error = open_ends[0].error
-                told = f"{error.kind}: {error.message}" if error else f"it {open_ends[0].status}"
-                many = f" ({len(open_ends)} of {len(lap.races)})" if len(lap.races) > 1 else ""
-                found.append(f"{where} repeat {lap.number} does not count, {lane}{many} {_plain(told)}")
+        found += [f"{where} repeat {lap.number} does not count: {reason}" for reason in _unfinished(lap)]
+    return found
+
+
+def _unfinished(lap: Lap) -> list[str]:
+    """Why a lap did not finish: "baseline stopped", "speculative cut_off: It broke. Do this."."""
+    found: list[str] = []
+    for lane in LANES:
+        open_ends = [race.lanes[lane] for race in lap.races if race.lanes[lane].status != "finished"]
+        if open_ends:
+            error = open_ends[0].error
+            told = f"{error.kind}: {error.message}" if error else _ENDINGS.get(open_ends[0].status, "did not finish")
+            many = f" ({len(open_ends)} of {len(lap.races)})" if len(lap.races) > 1 else ""
+            found.append(f"{lane}{many} {_plain(told)}")
     return found
 
 

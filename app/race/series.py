@@ -11,7 +11,7 @@ from typing import Literal
 
 from msgspec import Struct, structs
 
-from app.race.repeats import Lap, Repeats, repeats
+from app.race.repeats import Lap, Repeats, counted, repeats
 from app.race.summary import RaceSummary
 from app.race.types import LANES, LaneName, RaceSpec, Sampling, Schedule
 
@@ -73,9 +73,10 @@ def who_goes_first(first: LaneName, number: int) -> LaneName:
     return first if number % 2 else other
 
 
-def counts(race: RaceSummary) -> bool:
-    """Whether a race is among those that the figures of its series rest on."""
-    return Lap(races=(race,), busy_ms={}).counts
+def that_count(over: Sequence[RaceSummary]) -> tuple[RaceSummary, ...]:
+    """Those of the races that the figures of their series rest on."""
+    laps = [Lap(races=(race,), busy_ms={}) for race in over]
+    return tuple(race for lap in counted(laps) for race in lap.races)
 
 
 def asked_of(spec: RaceSpec, races: int) -> Asked:
@@ -93,14 +94,20 @@ def asked_of(spec: RaceSpec, races: int) -> Asked:
 def ended_as(over: Sequence[RaceSummary], races: int) -> SeriesStatus | None:
     """How a series of ``races`` has ended with those that are over; None while the next one may follow.
 
-    A race that was stopped or interrupted is the last, and so is one in which neither lane finished.
+    A race that was stopped or interrupted is the last, and so is one in which neither lane finished. A stop by hand may
+    come when one lane has finished: the race is then "partial", and its other lane says "stopped".
     """
     if not over:
         return None
     last = over[-1]
-    if (last.series_number or len(over)) >= races and last.status not in ("stopped", "interrupted"):
+    # an app that goes down leaves its open lanes as stopped, too
+    if last.status == "interrupted":
+        return "interrupted"
+    if last.status == "stopped" or any(lane.status == "stopped" for lane in last.lanes.values()):
+        return "stopped"
+    if (last.series_number or len(over)) >= races:
         return "finished"
-    return last.status if last.status in ("stopped", "interrupted", "failed") else None
+    return "failed" if last.status == "failed" else None
 
 
 def reading(

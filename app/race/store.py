@@ -141,6 +141,12 @@ class Store:
 
         return await self._read(read)
 
+    async def knows(self, race_id: str) -> bool:
+        """Whether there is such a race, over or not."""
+        return await self._read(
+            lambda db: db.execute("SELECT 1 FROM races WHERE id = ?", (race_id,)).fetchone() is not None
+        )
+
     async def summaries(self, *, limit: int, before: str | None = None) -> list[RaceSummary]:
         """Races that are over, newest first; ``before`` is the id of the last one already seen."""
 

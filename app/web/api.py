@@ -52,6 +52,8 @@ async def history(services: ServicesDep, limit: str = "50", before: str | None =
     """Races that are over, newest first; ``before`` is the last id of the page before."""
     if not (limit.isascii() and limit.isdecimal() and len(limit) <= 3 and 1 <= int(limit) <= 500):
         raise InvalidRace("limit", f"{limit[:20]!r} is out of range", "Use 1 to 500")
+    if before is not None and not await services.store.knows(before):
+        raise InvalidRace("before", "there is no race with this id", "Begin again with the newest: leave it out")
     return json({"races": await services.store.summaries(limit=int(limit), before=before)})
 
 

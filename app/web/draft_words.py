@@ -38,7 +38,8 @@ COUNTER_DOUBTS: dict[CounterDoubt, tuple[str, str]] = {
     ),
     "unreadable": (
         "Counters that are no numbers",
-        f"A value in the server's /metrics is no count, or one series comes twice with two values. {FLAG}",
+        "The server's /metrics did not answer after the race, a value in it is no count, or one series comes twice with "
+        f"two values. {FLAG}",
     ),
     "incomplete": (
         "Counters are missing",

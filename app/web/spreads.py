@@ -12,8 +12,8 @@ from urllib.parse import quote
 
 from msgspec import Struct
 
-from app.race.repeats import Spread, Worth
-from app.race.series import Series, counts
+from app.race.repeats import Spread, Worth, cold_left_out
+from app.race.series import Series, that_count
 from app.race.summary import RaceSummary
 from app.race.types import LANES, LaneName
 from app.web import format as say
@@ -52,6 +52,8 @@ def tokens(value: float) -> str:
 def series_view(series: Series) -> SeriesView:
     """Everything that is said of a series."""
     figures = list(figures_of(series))
+    those = that_count(series.over)
+    numbers = [race.series_number or series.over.index(race) + 1 for race in those]
     return SeriesView(
         id=series.id,
         url=f"/series/{quote(series.id, safe='')}",
@@ -59,15 +61,15 @@ def series_view(series: Series) -> SeriesView:
         title=f"{series.asked.races} races",
         of=_of(series),
         state=state(series),
-        counted=f"{series.repeats.counted} of {series.asked.races} counted",
+        counted=_counted(series),
         headline=headline(series),
         texts=_texts(series),
         verdict=_verdict(series),
         why=_why(series),
-        spreads=tuple(_spreads(figures)),
+        spreads=tuple(_spreads(figures, numbers)),
         summary=tuple(_summary_row(figure, series.repeats.counted) for figure in figures),
         heads=HEADS,
-        races=tuple(_race_row(race, number) for number, race in enumerate(series.over, start=1)),
+        races=tuple(_race_row(race, number, race in those) for number, race in enumerate(series.over, start=1)),
         notes=_notes(series),
     )
 
@@ -132,9 +134,10 @@ def state(series: Series) -> str:
 
 
 def headline(series: Series) -> str | None:
-    """The result in a line: "median of 5: 2.41x [2.36–2.47x]"; None before two races have one."""
+    """The result in a line: "median of 5: 2.41x [2.36–2.47x]"; None before two races have one: one race
+    has no median."""
     found = series.repeats.speedup
-    if found is None or (series.live and len(found.values) < 2):
+    if found is None or len(found.values) < 2:
         return None
     so_far = " so far" if series.live else ""
     return f"median of {len(found.values)}{so_far}: {say.times(found.median)} {span(found, say.times)}".rstrip()
@@ -155,6 +158,12 @@ def span(found: Spread, form: Form) -> str:
     number = "" if bare is None else bare[0]
     same_unit = low.removeprefix(number) == re.sub(r"^[\d.,]*", "", high)
     return f"[{number if same_unit else low}–{high}]"
+
+
+def _counted(series: Series) -> str:
+    it = series.repeats
+    cold = f", {cold_left_out(it.cold)}" if it.cold else ""
+    return f"{it.counted} of {series.asked.races} counted{cold}"
 
 
 def _texts(series: Series) -> str | None:
@@ -207,12 +216,14 @@ def _notes(series: Series) -> tuple[ChipView, ...]:
 # --- the plot ---------------------------------------------------------------------------------------
 
 
-def _spreads(figures: list[Figure]) -> Iterator[SpreadView]:
+def _spreads(figures: list[Figure], numbers: list[int]) -> Iterator[SpreadView]:
+    """``numbers`` are those of the counted races, of which some may lack a figure."""
     drawn = [figure for figure in figures if figure.drawn]
     for figure in drawn:
         if figure.spread is not None:
             same = [other.spread.high for other in drawn if other.spread is not None and _axis(other) == _axis(figure)]
-            yield _spread(figure, figure.spread, ROOM_BESIDE * max(*same, _least(figure)))
+            of = [numbers[i] for i in figure.spread.places] or numbers
+            yield _spread(figure, figure.spread, ROOM_BESIDE * max(*same, _least(figure)), of)
 
 
 def _axis(figure: Figure) -> str:
@@ -224,7 +235,7 @@ def _least(figure: Figure) -> float:
     return 1.0 if figure.ratio or figure.name == "Acceptance rate" else 0.0
 
 
-def _spread(figure: Figure, found: Spread, top: float) -> SpreadView:
+def _spread(figure: Figure, found: Spread, top: float, numbers: list[int]) -> SpreadView:
     title = "" if figure.lane is None else words.LANE_TITLES[figure.lane]
     text = figure.form(found.median)
     values = ", ".join(figure.form(value) for value in found.values)
@@ -234,8 +245,13 @@ def _spread(figure: Figure, found: Spread, top: float) -> SpreadView:
         lane=figure.lane,
         lane_title=title,
         marks=tuple(
-            MarkView(at=_percent(value, top), height=_percent(i + 1, len(found.values) + 1), told=figure.form(value))
-            for i, value in enumerate(found.values)
+            MarkView(
+                race=number,
+                at=_percent(value, top),
+                height=_percent(i + 1, len(found.values) + 1),
+                told=figure.form(value),
+            )
+            for i, (number, value) in enumerate(zip(numbers, found.values, strict=True))
         ),
         low=_percent(found.low, top),
         median=_percent(found.median, top),
@@ -270,15 +286,15 @@ def _summary_row(figure: Figure, counted: int) -> SummaryRow:
     )
 
 
-def _race_row(race: RaceSummary, number: int) -> RepeatRow:
+def _race_row(race: RaceSummary, number: int, counted: bool) -> RepeatRow:
     b, s, compared = race.lanes["baseline"], race.lanes["speculative"], race.comparison
     took = s.acceptance
     return RepeatRow(
         number=race.series_number or number,
         url=f"/races/{quote(race.id, safe='')}",
         first=words.LANE_TITLES[race.first],
-        status=race.status,
-        counted=counts(race),
+        status=f"{race.status}, cold" if race.status == "finished" and not counted else race.status,
+        counted=counted,
         cells=(
             say.times(compared.speedup),
             say.times(compared.decode_speedup),

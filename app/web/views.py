@@ -185,8 +185,10 @@ class BandView(View, frozen=True, kw_only=True):
 
 
 class MarkView(View, frozen=True, kw_only=True):
-    """One race on the line of a figure; places in percent of the line's width and height."""
+    """One race, by its number in the series, on the line of a figure; places in percent of the line's width
+    and height."""
 
+    race: int
     at: str
     height: str
     told: str

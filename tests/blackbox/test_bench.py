@@ -249,7 +249,7 @@ def test_a_server_that_dies_in_the_middle_leaves_what_was_measured(pair: Pair) -
     assert "Traceback" not in done.stderr
     assert "- **ended early**: the baseline server does not answer any more. " in done.stdout
     assert table(done.stdout, "speedup")[0]["counted"] == "2 of 6"
-    assert "repeat 3 does not count, baseline " in done.stdout
+    assert "repeat 3 does not count: baseline " in done.stdout
     assert len(done.stderr.splitlines()) == 4, "a line a repeat, and why it ended"
 
 
@@ -259,7 +259,7 @@ def test_an_answer_that_breaks_off_spoils_its_repeat_only(pair: Pair) -> None:
     done = pair.bench("--prompt", PROMPT, "--repeats", "4")
     assert done.returncode == 1
     assert table(done.stdout, "speedup")[0]["counted"] == "3 of 4"
-    assert "repeat 2 does not count, speculative cut_off: " in done.stdout
+    assert "repeat 2 does not count: speculative cut_off: " in done.stdout
     assert "ended early" not in done.stdout
 
 
@@ -299,3 +299,55 @@ def test_a_server_that_is_not_there_is_one_line_and_1(pair: Pair) -> None:
     assert len(done.stderr.splitlines()) == 1
     assert done.stderr.startswith("specrace: speculative: ")
     assert asked(pair.baseline) == []
+
+
+@pytest.mark.parametrize("option", ["--csv", "--json"])
+def test_a_run_that_measured_nothing_left_an_empty_file(pair: Pair, tmp_path: Path, option: str) -> None:
+    kept, new = tmp_path / "kept", tmp_path / "new"
+    kept.write_text("mine")
+    with refused_port() as port:
+        where = ["--baseline", pair.baseline.url, "--speculative", f"http://127.0.0.1:{port}"]
+        for file in (kept, new):
+            assert command("bench", *where, "--prompt", PROMPT, option, str(file)).returncode == 1
+    assert kept.read_text() == "mine"
+    assert not new.exists()
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["--concurrency", "9" * 5000],
+        ["--concurrency", "1," + "9" * 10],
+        ["--prompt", "a\udcff"],
+        ["--workload", "\udcff"],
+        ["--prompts", "no\udcff.txt"],
+        ["--csv", "no/such\udcff/folder"],
+    ],
+    ids=["digits", "ten digits", "prompt", "workload", "prompts", "csv"],
+)
+def test_what_cannot_be_read_was_a_traceback(args: list[str]) -> None:
+    where = ["--baseline", "http://127.0.0.1:9", "--speculative", "http://127.0.0.1:9"]
+    _refused(command("bench", *where, *args), args[0])
+
+
+def test_half_a_character_in_a_file_of_prompts_was_a_traceback(tmp_path: Path) -> None:
+    file = tmp_path / "mine.jsonl"
+    file.write_text('{"prompt": "fine"}\n{"prompt": "a\\ud800"}\n')
+    where = ["--baseline", "http://127.0.0.1:9", "--speculative", "http://127.0.0.1:9"]
+    done = command("bench", *where, "--prompts", str(file))
+    _refused(done, "--prompts")
+    assert "line 2 of mine.jsonl" in done.stderr
+
+
+def test_check_without_servers_did_not_say_how_to_give_them() -> None:
+    done = command("check")
+    _refused(done, "--baseline")
+    assert "`make demo`: --baseline http://127.0.0.1:8101 --speculative http://127.0.0.1:8102" in done.stderr
+
+
+def _refused(done: subprocess.CompletedProcess[str], option: str) -> None:
+    assert (done.returncode, done.stdout) == (2, "")
+    assert len(done.stderr.splitlines()) == 1
+    assert option in done.stderr
+    assert "Traceback" not in done.stderr
+    assert len(done.stderr) < 500

@@ -11,6 +11,7 @@ from msgspec import structs
 from app.ops import compare, judge
 from app.ops.findings import Finding
 from app.ops.observed import Answer, Defaults, Exposed, Facts, Info, Served, exposed_in, info_in, served_in
+from app.race.divergence import Continuation, Divergence
 from app.race.failures import UpstreamError
 from app.race.scoreboard import Scoreboard
 from app.race.summary import RaceMeta, RaceSummary, summarize
@@ -293,6 +294,8 @@ def test_tokenizers_that_differ_are_a_problem() -> None:
         "different: 3 and 4 ids for a probe text, the first difference at 2",
     )
     assert of_pair("tokenizer", speculative=facts(probe_ids=(2, 5))).detail.endswith("the first difference at 2")
+    mute = of_pair("tokenizer", facts("baseline", probe_ids=None), facts("speculative", probe_ids=None))
+    assert mute.detail.startswith("n/a: baseline and speculative give no token ids")
     silent = of_pair("tokenizer", speculative=facts(probe_ids=None))
     assert (silent.level, silent.detail) == (
         "note",
@@ -323,7 +326,8 @@ def test_latencies_differ_when_one_is_twice_the_other_and_20_ms_longer(ms: tuple
         (True, True, "note", "on at both"),
         (True, False, "warning", "on at the baseline server only"),
         (False, True, "warning", "on at the speculative server only"),
-        (None, True, "note", "n/a here: baseline does not show"),
+        (None, True, "note", "n/a here: baseline does not show whether it has one"),
+        (None, None, "note", "n/a here: baseline and speculative do not show whether they have one"),
     ],
 )
 def test_a_prefix_cache_on_one_side_only_is_a_warning(
@@ -406,7 +410,9 @@ def test_server_info_of_both_settles_scheduling() -> None:
 
 
 # ------------------------------------------------------------------------------------------ the race
-def raced(text: str, *, at: int | None = None, rate: float | None = 0.5, **lane: Any) -> RaceSummary:
+def raced(
+    text: str, *, at: int | None = None, rate: float | None = 0.5, character: int | None = None, **lane: Any
+) -> RaceSummary:
     """A race that ended so, as far as the check reads it."""
     bare = summarize(RaceMeta(id="check", spec=spec(), created_at=""), Scoreboard())
     drafts = (
@@ -420,7 +426,11 @@ def raced(text: str, *, at: int | None = None, rate: float | None = 0.5, **lane:
         "speculative": structs.replace(bare.lanes["speculative"], **told),
     }
     comparison = structs.replace(bare.comparison, text=text, diverges_at_token=at)
-    return structs.replace(bare, status="finished", lanes=lanes, comparison=comparison)
+    way = Continuation(token_id=None, first="a", rest="")
+    parted = None
+    if character is not None:
+        parted = Divergence(basis="text", token=None, character=character, before="", baseline=way, speculative=way)
+    return structs.replace(bare, status="finished", lanes=lanes, comparison=comparison, divergence=parted)
 
 
 def test_a_race_with_equal_texts_and_drafts_is_good() -> None:
@@ -440,6 +450,14 @@ def test_texts_that_all_differ_are_a_problem() -> None:
         compare.race_findings([raced("diverged", at=0), raced("diverged", at=3), raced("diverged", at=1)]), "race"
     )
     assert (race.level, race.detail) == ("problem", "3 of 3 texts differ at temperature 0 (from token 0, 3, 1 on)")
+
+
+def test_texts_that_differ_without_token_ids_were_from_token_na_on() -> None:
+    texts = [raced("diverged", character=character) for character in (4, 0, 12)]
+    race = found(compare.race_findings(texts), "race")
+    assert race.detail == "3 of 3 texts differ at temperature 0 (from character 4, 0, 12 on)"
+    bare = found(compare.race_findings([raced("diverged")]), "race")
+    assert bare.detail == "1 of 1 texts differ at temperature 0"
 
 
 def test_texts_that_cannot_be_compared_are_not_called_different() -> None:

@@ -8,7 +8,7 @@ import pytest
 from msgspec import structs
 
 from app.race.events import Event
-from app.race.repeats import Lap, of_laps, repeats, spread, worth
+from app.race.repeats import Lap, cold_left_out, counted, of_laps, repeats, spread, worth
 from app.race.summary import RaceSummary, summarize
 from app.race.types import LaneName, SpecRecord
 from tests.race.helpers import board, chunk, drafts, ended, exactly, meta, over, sent, spec, started, usage
@@ -156,9 +156,48 @@ def test_a_missing_acceptance_is_left_out_and_not_zero() -> None:
 
 
 def test_texts_and_caveats_are_counted_by_race() -> None:
-    found = repeats([race(), race(token=8), race(temperature=1.0, conditions=("cold_start",))], asked=3)
+    found = repeats([race(), race(token=8), race(temperature=1.0, conditions=("scheduling_differs",))], asked=3)
     assert (found.identical, found.diverged, found.not_comparable) == (1, 1, 1)
-    assert found.caveats == {"text_diverged": 1, "cold_start": 1}
+    assert found.caveats == {"text_diverged": 1, "scheduling_differs": 1}
+
+
+# ------------------------------------------------------------------------------------------------ cold
+def test_p22_a_cold_race_was_averaged_in() -> None:
+    # cold: TPOT 10 and 50, warm: 10 and 5
+    cold = race(spec_ms=200.0, conditions=("cold_start",))
+    found = repeats([cold, race(), race(), race()], asked=4)
+    assert (found.counted, found.cold, found.requests) == (3, 1, 3)
+    assert found.decode_speedup is not None
+    assert found.decode_speedup.values == (2.0, 2.0, 2.0)
+    assert (found.verdict, found.caveats) == ("worth_it", {})
+
+
+def test_p22_cold_races_count_where_no_race_is_warm() -> None:
+    found = repeats(
+        [race(conditions=("cold_start",)), race(conditions=("cold_start",)), race(status="failed")], asked=3
+    )
+    assert (found.counted, found.cold) == (2, 0)
+    assert found.caveats == {"cold_start": 2}
+    # a warm race that did not finish leaves no figure to take their place
+
+
+def test_p22_the_verdict_that_a_cold_race_costs_says_so() -> None:
+    found = repeats([race(conditions=("cold_start",)), race(), race()], asked=3)
+    assert found.why_no_verdict == "a verdict needs 3 repeats: 2 of 3 repeats counted, 1 cold race left out"
+
+
+def test_p22_a_lap_under_load_is_cold_when_one_of_its_races_is() -> None:
+    busy: dict[LaneName, float | None] = {"baseline": 1.0, "speculative": 1.0}
+    laps = [Lap(races=(race(), race(conditions=("cold_start",))), busy_ms=busy), Lap(races=(race(),), busy_ms=busy)]
+    assert counted(laps) == [laps[1]]
+    assert cold_left_out(2, "repeat") == "2 cold repeats left out"
+
+
+def test_a_spread_knows_which_races_lack_a_value() -> None:
+    some, every = spread([None, 5.0, None, 1.0]), spread([2.0, 1.0])
+    assert some is not None
+    assert every is not None
+    assert (some.places, every.places) == ((1, 3), ())
 
 
 # ------------------------------------------------------------------------------------------------ load
@@ -202,7 +241,7 @@ def test_a_lap_counts_when_all_its_races_do() -> None:
     found = of_laps(laps, asked=2)
     assert (found.counted, found.requests) == (1, 2)
     assert found.lanes["speculative"].all_tokens_per_second is None
-    assert Lap(races=(), busy_ms=busy).counts is False
+    assert Lap(races=(), busy_ms=busy).finished is False
 
 
 # ------------------------------------------------------------------------------------------------ verdict

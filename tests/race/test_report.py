@@ -127,14 +127,34 @@ def test_the_header_says_what_it_does_not_know() -> None:
 
 
 def test_what_does_not_count_and_what_could_spoil_it_stands_below() -> None:
-    text = as_markdown(report(race(conditions=("cold_start",)), race(status="cut_off"), race(token=8)))
+    text = as_markdown(report(race(conditions=("scheduling_differs",)), race(status="cut_off"), race(token=8)))
     line = cells(text, "speedup")[0]
     assert line["counted"] == "2 of 3"
     assert line["text identical"] == "1 of 2"
     assert line["verdict"] == "none: a verdict needs 3 repeats: 2 of 3 repeats counted"
     assert text.endswith(
-        "- json-records, 1 at once: cold start 1 of 2, text diverged 1 of 2\n"
-        "- json-records, 1 at once: repeat 2 does not count, speculative cut_off: It broke. Do this.\n"
+        "- json-records, 1 at once: scheduling differs 1 of 2, text diverged 1 of 2\n"
+        "- json-records, 1 at once: repeat 2 does not count: speculative cut_off: It broke. Do this.\n"
+    )
+
+
+def test_a_lane_that_was_stopped_was_called_it_stopped() -> None:
+    stopped = structs.replace(race(), status="stopped")
+    lanes = {lane: structs.replace(one, status="stopped") for lane, one in stopped.lanes.items()}
+    text = as_markdown(report(structs.replace(stopped, lanes=lanes)))
+    assert "repeat 1 does not count: baseline was stopped\n" in text
+    assert "repeat 1 does not count: speculative was stopped\n" in text
+
+
+def test_p22_a_cold_race_that_was_left_out_is_named() -> None:
+    found = report(race(), race(conditions=("cold_start",)), race())
+    text = as_markdown(found)
+    assert cells(text, "speedup")[0]["counted"] == "2 of 3"
+    assert text.endswith("- json-records, 1 at once: 1 cold race left out (repeat 2)\n")
+    lines = list(csv.DictReader(io.StringIO(as_csv(found).decode())))
+    assert [line["counted"] for line in lines] == ["true", "true", "false", "false", "true", "true"]
+    assert lap_line("json", 1, lap(race(conditions=("cold_start",))), asked=3).endswith(
+        "acceptance 75.0%; cold start: it counts only if all are cold"
     )
 
 
@@ -171,7 +191,7 @@ def test_one_lap_in_one_line() -> None:
         "json, 1 at once, repeat 1 of 3 (baseline first): speedup 1.83x, decode 2.00x, acceptance 75.0%"
     )
     assert lap_line("json", 1, lap(race(status="cut_off"), 2), asked=3) == (
-        "json, 1 at once, repeat 2 of 3 (speculative first): does not count, speculative cut_off: It broke. Do this."
+        "json, 1 at once, repeat 2 of 3 (speculative first): does not count: speculative cut_off: It broke. Do this."
     )
 
 

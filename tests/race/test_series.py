@@ -197,6 +197,37 @@ def test_how_a_series_of_three_ends(endings: list[RaceStatus], status: str | Non
     assert ended_as(over_, 3) == status
 
 
+def lane_stopped(race: RaceSummary) -> RaceSummary:
+    """Stopped by hand when the speculative lane had finished."""
+    return structs.replace(
+        race, lanes=race.lanes | {"baseline": structs.replace(race.lanes["baseline"], status="stopped")}
+    )
+
+
+@pytest.mark.parametrize("number", [2, 3])
+def test_a_stop_when_one_lane_had_finished_was_rebuilt_as_interrupted_or_finished(number: int) -> None:
+    over_ = [*THREE[: number - 1], lane_stopped(made(number, status="partial"))]
+    assert ended_as(over_, 3) == "stopped"
+    series = rebuilt("s1", over_)
+    assert series is not None
+    assert series.status == "stopped"
+    assert f"stopped with {number} of 3 races" in series_files.as_markdown(series)
+
+
+def test_a_lane_that_a_killed_app_left_open_is_no_stop_by_hand() -> None:
+    assert ended_as([lane_stopped(made(1, status="interrupted"))], 3) == "interrupted"
+
+
+async def test_a_stop_of_the_race_alone_when_one_lane_had_finished_ends_its_series() -> None:
+    base, other = FakeRunner(tok(), anyio.Event(), FIN), quick()
+    hub, repeater = stage(base, other)
+    run = repeater.start(spec(), 3)
+    await until(lambda: run.board.lanes["speculative"].status == "finished")
+    hub.stop(run.meta.id)
+    series = await to_the_end(repeater, run)
+    assert (series.status, [race.status for race in series.over]) == ("stopped", ["partial"])
+
+
 async def test_a_race_in_which_neither_lane_finished_is_the_last() -> None:
     broken = FakeRunner(tok(), RuntimeError("broken"))
     _, repeater = stage(broken, broken)

@@ -88,7 +88,7 @@ async def test_every_workload_is_run_at_every_load_as_often_as_asked() -> None:
         *(("a", 1, 1, 1), ("a", 1, 2, 1), ("b", 1, 1, 1), ("b", 1, 2, 1)),
         *(("a", 2, 1, 2), ("a", 2, 2, 2), ("b", 2, 1, 2), ("b", 2, 2, 2)),
     ]
-    assert all(lap.counts for _, _, lap in scene.laps)
+    assert all(lap.finished for _, _, lap in scene.laps)
     assert {race.workload for _, _, lap in scene.laps[:2] for race in lap.races} == {"a"}
 
 
@@ -198,7 +198,7 @@ def test_a_lane_is_at_work_from_its_first_request_to_its_last_token() -> None:
 async def test_a_lane_that_fails_spoils_its_lap_only_while_its_server_answers() -> None:
     scene = Scene((tok("a"), BREAK))
     assert await scene.run(plan(repeats=3)) is None
-    assert [lap.counts for _, _, lap in scene.laps] == [False] * 3
+    assert [lap.finished for _, _, lap in scene.laps] == [False] * 3
     assert scene.servers["baseline"].probes == 3
     assert scene.servers["speculative"].probes == 0, "a lane that finished is not asked"
 

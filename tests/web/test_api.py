@@ -354,6 +354,13 @@ def test_a_limit_out_of_range_is_refused(here: Site, limit: str) -> None:
     problem(here.get("/api/races", params={"limit": limit}), 422, "limit")
 
 
+def test_a_page_after_a_race_that_was_deleted_was_page_one_again(here: Site) -> None:
+    here.finished()
+    for before in ("gone", "", "x" * 5000):
+        error = problem(here.get("/api/races", params={"before": before}), 422, "before")
+        assert "leave it out" in str(error)
+
+
 def test_the_list_has_whole_races(here: Site) -> None:
     race = here.finished()
     here.until(lambda: race["id"] in [one["id"] for one in here.get("/api/races").json()["races"]])

@@ -8,6 +8,7 @@ from msgspec import structs
 from app.race.repeats import spread
 from app.race.series import Series, SeriesStatus, asked_of, reading
 from app.race.summary import RaceSummary
+from app.race.types import Caveat
 from app.web import board as boards
 from app.web import format as say
 from app.web import spreads
@@ -94,7 +95,7 @@ def test_a_span_names_its_unit_once(values: tuple[float, ...], form: spreads.For
             "median of 2 so far: 2.00x [1.82–2.17x]",
         ),
         (of(*THREE), "All 3 races are over.", "median of 3: 2.17x [1.82–3.08x]"),
-        (of(THREE[0], status="stopped"), "Stopped in race 1 of 3.", "median of 1: 2.17x"),
+        (of(THREE[0], status="stopped"), "Stopped in race 1 of 3.", None),
         (of(made(1, status="failed"), status="failed"), "Ended with race 1 of 3: neither lane finished.", None),
         (of(*THREE[:2], status="interrupted"), "Interrupted after race 2 of 3.", "median of 2: 2.00x [1.82–2.17x]"),
     ],
@@ -121,12 +122,50 @@ def test_without_a_verdict_it_says_why() -> None:
     assert (live.verdict, live.why) == ("No verdict yet", "It comes with the last race.")
 
 
+def with_caveat(race: RaceSummary, caveat: Caveat) -> RaceSummary:
+    return structs.replace(race, comparison=structs.replace(race.comparison, caveats=(caveat,)))
+
+
+def test_p22_a_cold_race_is_listed_as_left_out() -> None:
+    view = spreads.series_view(of(with_caveat(THREE[0], "cold_start"), *THREE[1:]))
+    assert view.counted == "2 of 3 counted, 1 cold race left out"
+    assert view.headline == "median of 2: 2.45x [1.82–3.08x]"
+    assert [(race.number, race.status, race.counted) for race in view.races] == [
+        (1, "finished, cold", False),
+        (2, "finished", True),
+        (3, "finished", True),
+    ]
+    assert view.notes == ()
+
+
+def test_a_median_of_one_race_was_promised_for_two() -> None:
+    series = of(THREE[0], made(2, status="failed"), status="failed")
+    assert spreads.series_view(series).headline is None
+    assert spreads.chip(series) is None
+    assert "<h1>3 races</h1>" in Renderer().series(spreads.series_view(series), fragment=False)
+
+
+def test_marks_after_a_failed_race_had_the_number_of_another() -> None:
+    series = of(THREE[0], made(2, status="failed"), THREE[2])
+    assert [mark.race for mark in row(series, "Speedup").marks] == [1, 3]
+    html = Renderer().series(spreads.series_view(series), fragment=False)
+    assert "<title>race 3: 3.08x</title>" in html
+    assert "<title>race 2: " not in html
+
+
+def test_marks_after_a_race_without_the_figure_had_the_number_of_another() -> None:
+    silent = structs.replace(THREE[0], lanes=THREE[0].lanes | {"speculative": _no_record(THREE[0])})
+    series = of(silent, *THREE[1:])
+    assert [mark.race for mark in row(series, "Acceptance rate").marks] == [2, 3]
+    assert [mark.race for mark in row(series, "Speedup").marks] == [1, 2, 3]
+
+
 def test_what_counts_and_what_could_spoil_it_is_counted() -> None:
-    cold = structs.replace(THREE[0], comparison=structs.replace(THREE[0].comparison, caveats=("cold_start",)))
-    view = spreads.series_view(of(cold, THREE[1], made(3, status="partial")))
+    doubtful = with_caveat(THREE[0], "scheduling_differs")
+    view = spreads.series_view(of(doubtful, THREE[1], made(3, status="partial")))
     assert view.counted == "2 of 3 counted"
     assert view.texts == "texts identical in 2 of 2"
-    assert [chip.text for chip in view.notes] == [f"{CAVEATS['cold_start'][0]} in 1 of 2"]
+    assert [chip.text for chip in view.notes] == [f"{CAVEATS['scheduling_differs'][0]} in 1 of 2"]
     assert [(race.number, race.first, race.status, race.counted) for race in view.races] == [
         (1, "Baseline", "finished", True),
         (2, "Speculative", "finished", True),
