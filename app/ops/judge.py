@@ -52,7 +52,7 @@ def reachable(facts: Facts) -> Finding:
 def speculating(facts: Facts) -> Iterator[Finding]:
     """Speculation on at the one server and off at the other, as far as the server shows it."""
     title, should = "Speculation", facts.state.lane == "speculative"
-    told = facts.state.speculating
+    told = _told(facts)
     if told is None:
         where = "its /metrics cannot be read" if facts.is_vllm else f"n/a here: {facts.kind} does not show it to us"
         yield _finding(facts, "speculation", "note", title, where, *_metrics_remedy(facts))
@@ -70,6 +70,11 @@ def speculating(facts: Facts) -> Iterator[Finding]:
         yield _finding(facts, "speculation", "ok", title, "off, as it should be")
         return
     yield _method(facts)
+
+
+def _told(facts: Facts) -> bool | None:
+    """Whether the server speculates. A record in its answer outranks counters that are not there."""
+    return True if facts.answer is not None and facts.answer.record is not None else facts.state.speculating
 
 
 def method_of(facts: Facts) -> str | None:
@@ -139,7 +144,7 @@ def reporting(facts: Facts) -> Iterator[Finding]:
 
 def _record(facts: Facts) -> Iterator[Finding]:
     answer, title = facts.answer, "Draft record"
-    if answer is None or facts.state.lane == "baseline" or facts.state.speculating is False:
+    if answer is None or facts.state.lane == "baseline" or _told(facts) is False:
         return
     flag = "--per-request-spec-decode-metrics detailed"
     if answer.record == "detailed":

@@ -18,6 +18,7 @@ PER_POSITION = "vllm:spec_decode_num_accepted_tokens_per_pos"
 GENERATED = "vllm:generation_tokens"
 RUNNING = "vllm:num_requests_running"
 WAITING = "vllm:num_requests_waiting"
+_SPECULATION = "vllm:spec_decode_"
 _NAMES = (DRAFTS, DRAFTED, ACCEPTED, PER_POSITION, GENERATED)
 _VALUE_OF = {name: name for name in _NAMES} | {f"{name}_total": name for name in _NAMES}
 _CREATED_OF = {f"{name}_created": name for name in _NAMES}
@@ -32,6 +33,13 @@ class Counters(Struct, frozen=True):
     values: dict[SeriesKey, float]
     created: dict[SeriesKey, float]
     gauges: dict[SeriesKey, float] = {}
+    plain_vllm: bool = False
+    """The page has families of vLLM's, and none about speculation, whatever its name."""
+
+    @property
+    def told(self) -> bool | None:
+        """Whether the server speculates; None on a page that cannot tell: another server's, a relay's, an empty one."""
+        return True if self.speculating else False if self.plain_vllm else None
 
     @property
     def speculating(self) -> bool:
@@ -90,7 +98,9 @@ def parse(text: str) -> Counters:
                 _put(created, (_CREATED_OF[sample.name], labels), float(sample.value))
             elif sample.name in (RUNNING, WAITING):
                 gauges[(sample.name, labels)] = float(sample.value)
-    return Counters(values, created, gauges)
+    names = [family.name for family in families]
+    vllm = any(name.startswith("vllm:") for name in names)
+    return Counters(values, created, gauges, vllm and not any(name.startswith(_SPECULATION) for name in names))
 
 
 def _put(into: dict[SeriesKey, float], key: SeriesKey, value: float) -> None:

@@ -4,7 +4,8 @@ Every series is subtracted on its own, each ``engine`` label apart, and only the
 ways; growth that cannot be known is a doubt, never a number:
 
     reset          a series went down, and no newer ``_created`` proves where it began again
-    unreadable     a value that is no count: NaN, infinite, negative, or two different values of one series
+    unreadable     a value that is no count: NaN, infinite, negative, or two different values of one series; or a page
+                   that is none, or does not come
     incomplete     a series of the family is gone, was never there, or was there before without having been seen
     contradictory  more accepted than drafted: the numbers of one page belong to different moments
     late           the counters did not catch up with the answer in time (P17)
@@ -125,8 +126,13 @@ def foreign(seen: Growth, completion_tokens: int | None, k: int | None) -> bool:
     steps without a draft are in no counter.)"""
     if completion_tokens is None:
         return False
-    most = completion_tokens + (k or max(len(seen.accepted_at_least), 1))
+    most = completion_tokens + _last_step(seen, k)
     return 1 + (seen.drafts or 0) + seen.accepted > most or (seen.generated is not None and seen.generated > most)
+
+
+def _last_step(seen: Growth, k: int | None) -> int:
+    """How many tokens the last step may have counted beyond the end of the answer: k."""
+    return k or max(len(seen.accepted_at_least), 1)
 
 
 def settled(seen: Growth, previous: Growth | None, completion_tokens: int | None, k: int | None = None) -> bool:
@@ -134,8 +140,9 @@ def settled(seen: Growth, previous: Growth | None, completion_tokens: int | None
     has ended, or hold other traffic anyway (on a busy server they never stand still), or have restarted, or are no
     numbers.
 
-    They may lag the stream by up to about two seconds (P17). The token counter tells for certain; without it,
-    two equal readings after some movement have to do.
+    They may lag the stream by up to about two seconds (P17). The token counter tells for certain; without it, two
+    equal readings have to do that account for all of the lane's tokens, up to k. Steps without a draft are in no
+    counter: a lane that had some is waited for in full (``final``). One token is no step: no draft can be in it.
     """
     if seen.doubt is not None:
         return seen.doubt in ("reset", "unreadable")
@@ -143,7 +150,21 @@ def settled(seen: Growth, previous: Growth | None, completion_tokens: int | None
         return True
     if seen.generated is not None and completion_tokens is not None:
         return seen.generated >= completion_tokens and seen == previous
-    return seen.drafted > 0 and seen == previous
+    if completion_tokens is None:
+        return False
+    if completion_tokens <= 1 and seen.drafted == 0:
+        return True
+    accounted = 1 + (seen.drafts or 0) + seen.accepted >= completion_tokens - _last_step(seen, k)
+    return seen.drafted > 0 and accounted and seen == previous
+
+
+def final(seen: Growth, completion_tokens: int | None, k: int | None) -> SpecRecord:
+    """The record of counters that have not settled when the time is up. Without the token counter they are taken as
+    they stand, if they moved at all: fewer steps than tokens is normal where steps run without a draft."""
+    counted = seen.generated is not None and completion_tokens is not None
+    if seen.doubt is None and (counted or seen.drafted == 0):
+        return unknown("late")
+    return record(seen, completion_tokens, k)
 
 
 def record(seen: Growth, completion_tokens: int | None, k: int | None) -> SpecRecord:

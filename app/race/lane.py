@@ -34,6 +34,9 @@ class LaneServer:
         self.lane: LaneName = lane
         self.upstream = upstream
         self.reports_per_request = False
+        self._counted: bool | None = None
+        """What /metrics told last of whether it speculates; None where it never did."""
+        self._read = False
         self.warm: bool | None = None
         """Whether the server has generated since its start; None where nobody can tell."""
         self.state = EndpointState(lane=lane, status="starting", identity=LaneIdentity(model=upstream.endpoint.model))
@@ -72,16 +75,43 @@ class LaneServer:
         return self.upstream.dialect.cache_salt
 
     async def run(self, spec: RaceSpec, model: str, sent: Sent, receive: Receive) -> None:
-        """Stream one answer (app.race.upstream); notes whether the server reports drafts per request."""
+        """Stream one answer (app.race.upstream); notes whether the server reports drafts per request. An answer that
+        ends without a record takes that back: the counters are needed again."""
+        reported = False
 
         def note(chunk: Chunk) -> None:
             if not self.warm:
                 self.warm, self.state = True, structs.replace(self.state, warm=True)
             if chunk.spec is not None:
-                self.reports_per_request = True
+                nonlocal reported
+                reported = self.reports_per_request = True
+                self._note_speculating(True, chunk.spec.num_spec_tokens)
             receive(chunk)
 
         await self.upstream.run(spec, model, sent, note)
+        self.reports_per_request = reported
+
+    def _note_speculating(self, told: bool, k: int | None) -> None:
+        """Keep what a record or a page has just shown; a k that it does not name may be known from before."""
+        known = self.state.identity
+        identity = structs.replace(
+            known,
+            method=(self._method or "unknown") if told else None,
+            num_speculative_tokens=(k or known.num_speculative_tokens) if told else None,
+        )
+        self.state = structs.replace(self.state, speculating=told, identity=identity)
+
+    def _learn(self, read: counters.Counters) -> None:
+        """Take from a page what may have changed unseen: a server can be back, with other flags, between two probes. A
+        record outranks counters that were never there; counters that have gone are another server's."""
+        if read.told is None:
+            return
+        was, self._counted = self._counted, read.told
+        if not read.told and self.reports_per_request:
+            if not was:
+                return
+            self.reports_per_request = False
+        self._note_speculating(read.told, read.num_speculative_tokens)
 
     async def model(self) -> str:
         """The model to ask for: from the settings, else the first that the server names.
@@ -108,11 +138,15 @@ class LaneServer:
         return rated(answer.content, tokens) if answer.status_code == 200 else None
 
     async def counters(self, timeout_s: float) -> counters.Counters | None:
-        """One reading of /metrics, None when it does not come in time or is none."""
+        """One reading of /metrics, None when it does not come in time or is none. The state follows it."""
         try:
             with anyio.move_on_after(timeout_s):
                 answer = await self.upstream.get("/metrics", timeout_s=timeout_s)
-                return counters.parse(answer.text) if answer.status_code == 200 else None
+                if answer.status_code != 200:
+                    return None
+                read = counters.parse(answer.text)
+                self._learn(read)
+                return read
         except (UpstreamError, ValueError):
             return None
         return None
@@ -124,6 +158,7 @@ class LaneServer:
             model, max_len = await self._models(PROBE_S)
         except UpstreamError as error:
             self.warm = None
+            self._forget()
             # who comes back may be another: nothing that was learned of its tokens is taken for granted
             self.speller = self._new_speller()
             status = "starting" if error.error.kind == "unavailable" else "down"
@@ -133,26 +168,37 @@ class LaneServer:
         self.state = structs.replace(await self._known(model), max_model_len=max_len, latency_ms=latency_ms)
         return self.state
 
+    def _forget(self) -> None:
+        """Nothing that was learned of drafts is taken for granted any more."""
+        self.reports_per_request, self._counted, self._read = False, None, False
+
     async def _known(self, model: str) -> EndpointState:
         """The state of a server that answers. What cannot change while it runs is asked for once: reading 50 kB of
-        /metrics every few seconds would be felt by a small engine."""
-        if self.state.status == "ready" and self.state.speculating is not None and self.state.identity.model == model:
-            return self.state
+        /metrics every few seconds would be felt by a small engine. (Each race reads it before it starts.)"""
+        if self.state.status == "ready":
+            if self.state.identity.model != model:
+                self._forget()
+            elif self._read:
+                return self.state
         read = await self.counters(PROBE_S)
+        version = await self._version()
         if not self.warm and read is not None and read.generated is not None:
             self.warm = read.generated > 0
-        speculating = None if read is None else read.speculating
+        self._read = read is not None
+        # a record may have come meanwhile
+        speculating = True if self.reports_per_request else None if read is None else read.told
         method = self._method or ("unknown" if speculating else None)
+        k = (read.num_speculative_tokens if read else None) or self.state.identity.num_speculative_tokens
         return EndpointState(
             lane=self.lane,
             status="ready",
             identity=LaneIdentity(
                 model=model,
                 method=method if speculating is not False else None,
-                num_speculative_tokens=read.num_speculative_tokens if read and speculating else None,
+                num_speculative_tokens=k if speculating else None,
             ),
             speculating=speculating,
-            version=await self._version(),
+            version=version,
             warm=self.warm,
         )
 

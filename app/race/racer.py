@@ -257,13 +257,14 @@ class Racer:
     # --- /metrics: what the server has in hand, and its counters where it sends no per-request record
 
     async def read_counters(self, *, alone: bool) -> None:
-        """Read /metrics before the request goes out. A server that answers slowly is not waited for, and one with
-        another race of ours on it (not ``alone``) is left in peace unless its counters are needed."""
+        """Read /metrics before the request goes out (LaneStarted holds what it says of speculation). A server that
+        answers slowly is not waited for, and one with another race of ours on it (not ``alone``) is left in peace
+        unless its counters are needed."""
         needed = not self._runner.reports_per_request and self._runner.speculating is not False
         if not needed and not alone:
             return
         self._load = await self._read_counters(COUNTERS_BEFORE_S)
-        self._before = self._load if needed else None
+        self._before = self._load  # also where a record is expected: it may not come
 
     async def _read_counters(self, timeout_s: float) -> counters.Counters | None:
         try:
@@ -285,9 +286,13 @@ class Racer:
 
     async def _settled(self, before: counters.Counters, tokens: int | None, k: int | None) -> SpecRecord:
         seen: growth.Growth | None = None
+        asked_at: float | None = None
+        failed = False
         with anyio.move_on_after(COUNTERS_SETTLE_S):
             while True:
+                asked_at = anyio.current_time()
                 after = await self._read_counters(COUNTERS_SETTLE_S)
+                asked_at, failed = None, after is None
                 if after is not None:
                     previous, seen = seen, growth.growth(before, after)
                     if seen is None:
@@ -295,4 +300,7 @@ class Racer:
                     if growth.settled(seen, previous, tokens, k):
                         return growth.record(seen, tokens, k)
                 await anyio.sleep(0.1)
-        return growth.unknown("late" if seen is None or seen.doubt is None else seen.doubt)
+        hangs = asked_at is not None and anyio.current_time() - asked_at > COUNTERS_BEFORE_S
+        if seen is None or failed or hangs:
+            return growth.unknown("unreadable")
+        return growth.final(seen, tokens, k)

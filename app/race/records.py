@@ -19,6 +19,8 @@ from typing import cast
 from app.race.types import SpecRecord
 
 Fields = Mapping[str, object]
+MOST_POSITIONS = 128
+"""Longer drafts exist nowhere; app/race/acceptance.py, further down the corridor, makes no longer list either."""
 
 # SGLang renamed its counts twice; the first name is the newest
 _SGLANG_STEPS = ("spec_verify_ct",)
@@ -95,15 +97,22 @@ def _record(
         return None
     if drafts is not None and (drafts > drafted or (drafts == 0 and drafted > 0)):
         drafts = None  # not the number of steps that had a draft, whatever else it counts
+    k = k if k and k <= MOST_POSITIONS else None
+    longest = k or MOST_POSITIONS
+    if histogram and len(histogram) > longest + 1:
+        histogram = None  # a step of more tokens than a draft has
     if histogram and (sum(histogram) != drafts or sum(j * n for j, n in enumerate(histogram)) != accepted):
         histogram = None
     per_accepted, per_drafted = steps
-    if per_accepted is not None and (len(per_accepted) != drafts or sum(per_accepted) != accepted):
+    if per_accepted is not None and (
+        len(per_accepted) != drafts or sum(per_accepted) != accepted or max(per_accepted, default=0) > longest
+    ):
         per_accepted = None
     if per_drafted is not None and (
         per_accepted is None
         or len(per_drafted) != len(per_accepted)
         or sum(per_drafted) != drafted
+        or max(per_drafted, default=0) > longest
         or any(a > d for a, d in zip(per_accepted, per_drafted, strict=True))
     ):
         per_drafted = None
@@ -115,7 +124,7 @@ def _record(
         histogram=histogram,
         per_step_accepted=per_accepted,
         per_step_drafted=per_drafted,
-        num_spec_tokens=k or None,
+        num_spec_tokens=k,
     )
 
 

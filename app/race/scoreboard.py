@@ -160,6 +160,8 @@ class LaneBoard:
                 )
             case LaneDrafts():
                 self.record, self._provenance = event.record, None
+                if event.record.source == "request":
+                    self.speculating = True  # whatever its counters did not show
             case LaneFinished():
                 self.status, self.finish_reason = event.status, event.finish_reason
             case LaneFailed():

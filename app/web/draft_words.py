@@ -38,8 +38,7 @@ COUNTER_DOUBTS: dict[CounterDoubt, tuple[str, str]] = {
     ),
     "unreadable": (
         "Counters that are no numbers",
-        "The server's /metrics did not answer after the race, a value in it is no count, or one series comes twice with "
-        f"two values. {FLAG}",
+        f"Its /metrics could not be read after the race, or a value in it is no count, or comes twice. {FLAG}",
     ),
     "incomplete": (
         "Counters are missing",

@@ -52,7 +52,7 @@ def facts(lane: LaneName = "speculative", *, state: dict[str, Any] | None = None
         "probe_ids": (2, 5, 7),
         "ids_from": "/tokenize",
         "lengths": (("json", 100),),
-        "answer": GOOD,
+        "answer": GOOD if (known | (state or {}))["speculating"] else structs.replace(GOOD, record=None),
         "defaults": Defaults(status="neutral"),
     }
     return Facts(state=EndpointState(**(known | (state or {}))), **(given | rest))
@@ -113,6 +113,14 @@ def test_speculation_is_on_here_and_off_there() -> None:
     assert (off.level, off.detail) == ("problem", "off")
     assert off.code is not None
     assert json.loads(off.code.split(" ", 1)[1].strip("'")) == {"method": "ngram", "num_speculative_tokens": 4}
+
+
+@pytest.mark.parametrize("counters", [None, False])
+def test_a_record_in_the_answer_outranks_counters_that_are_not_there(counters: bool | None) -> None:
+    told = facts(state={"speculating": counters}, answer=GOOD)
+    assert "on" in of(told, "speculation").detail
+    assert of(told, "spec_record").level == "ok"
+    assert of(facts("baseline", state={"speculating": counters}, answer=GOOD), "speculation").level == "problem"
 
 
 def test_a_method_that_is_not_told_is_a_note_with_how_to_tell() -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from app.race import counters
 from app.race.acceptance import from_record
 from app.race.counters import parse
-from app.race.growth import Growth, growth, record, settled, unknown
+from app.race.growth import Growth, final, growth, record, settled, unknown
 from tests.fakes.fixtures import read
 from tests.race.helpers import exactly
 
@@ -200,13 +200,41 @@ def test_p17_counters_have_settled_when_they_hold_the_lanes_tokens_and_stand_sti
     assert settled(whole, whole, 40)
 
 
-def test_p17_without_a_token_counter_two_equal_readings_after_movement_have_to_do() -> None:
+def test_p17_without_a_token_counter_two_equal_readings_that_account_for_all_tokens_have_to_do() -> None:
     still = Growth(0, 0, 0, (), None)
     moved = Growth(10, 40, 29, (), None)
     assert not settled(still, still, 40)
     assert not settled(moved, still, 40)
     assert settled(moved, moved, 40)
-    assert settled(moved, moved, None)
+    assert settled(moved, moved, 44, 4)
+    assert not settled(moved, moved, 45, 4)  # 1 + 10 + 29 = 40 < 45 - 4: the other half may be late
+    assert not settled(moved, moved, None)  # nothing says how many there should be
+
+
+def test_p17_when_the_time_is_up_counters_that_moved_count_as_they_stand() -> None:
+    # steps without a draft are in no counter
+    made = final(Growth(10, 40, 29, (), None), 100, 4)
+    assert (made.certain, made.exclusive, made.drafted) == (True, True, 40)
+    assert final(Growth(0, 0, 0, (), None), 100, 4).doubt == "late"
+    assert final(Growth(10, 40, 29, (), 60), 100, 4).doubt == "late"  # the token counter knows
+    assert final(Growth(10, 40, 29, (), None, doubt="incomplete"), 100, 4).doubt == "incomplete"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("vllm:spec_decode_num_drafts_total 1\n", True),
+        ("vllm:generation_tokens_total 1\n", False),
+        ("vllm:spec_decode_num_drafts_created 1\n", None),  # speculation under names that we cannot read
+        ("sglang:num_running_reqs 1\n", None),
+        ("llamacpp:tokens_predicted_total 1\n", None),
+        ("", None),
+    ],
+)
+def test_only_a_page_of_vllms_without_speculation_says_that_a_server_does_not_speculate(
+    text: str, told: bool | None
+) -> None:
+    assert parse(text).told is told
 
 
 @pytest.mark.parametrize(

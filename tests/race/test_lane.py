@@ -211,3 +211,56 @@ async def test_p22_a_server_that_was_gone_is_asked_again_whether_it_is_warm() ->
         metrics.text, fake.everything = 'vllm:generation_tokens_total{engine="0"} 0\n', None
         assert (await lane.probe()).warm is False
         await lane.upstream.close()
+
+
+# ------------------------------------------------------------------------------------------------ what changes unseen
+PLAIN = 'vllm:generation_tokens_total{engine="0"} 5\n'
+DRAFTING = PLAIN + "".join(f"vllm:spec_decode_num_{n}_total 1\n" for n in ("drafts", "draft_tokens", "accepted_tokens"))
+RECORD = {"num_spec_steps": 1, "num_draft_tokens": 4, "num_accepted_draft_tokens": 2, "num_spec_tokens": 4}
+WITH_RECORD = (ROLE, TOK("a"), FIN("stop"), USE(1, spec=RECORD), DONE)
+WITHOUT = (ROLE, TOK("a"), FIN("stop"), USE(1), DONE)
+
+
+async def answer_of(lane: LaneServer) -> None:
+    await lane.run(spec(), "m", lambda _, __: None, lambda _: None)
+
+
+@pytest.mark.parametrize("page", ["sglang:num_running_reqs 0\n", "llamacpp:tokens_predicted_total 5\n", PLAIN])
+async def test_a_record_outranks_a_page_without_speculation_counters(page: str) -> None:
+    async with FakeVLLM(WITH_RECORD, metrics=Metrics(text=page)) as fake:
+        lane = lane_of(fake.url)
+        await lane.probe()
+        assert lane.speculating is (False if page == PLAIN else None)
+        await answer_of(lane)
+        await lane.counters(1)
+        await lane.probe()
+        assert (lane.speculating, lane.identity.num_speculative_tokens) == (True, 4)
+        await lane.upstream.close()
+
+
+async def test_a_server_that_comes_back_with_other_flags_between_two_probes_is_seen_by_the_reading_before_a_race() -> (
+    None
+):
+    metrics = Metrics(text=PLAIN)
+    async with FakeVLLM(WITH_RECORD, metrics=metrics) as fake:
+        lane = lane_of(fake.url, method="ngram")
+        await lane.probe()
+        metrics.text = DRAFTING
+        await lane.counters(1)
+        assert (lane.speculating, lane.identity.method) == (True, "ngram")
+        await answer_of(lane)
+        metrics.text = PLAIN  # counters that were there have gone: no record of before outranks that
+        await lane.counters(1)
+        assert (lane.speculating, lane.identity.method, lane.identity.num_speculative_tokens) == (False, None, None)
+        assert lane.reports_per_request is False
+        await lane.upstream.close()
+
+
+async def test_an_answer_without_a_record_brings_the_counters_back() -> None:
+    async with FakeVLLM(speculative=4) as fake:
+        lane = lane_of(fake.url)
+        for script, reports in ((WITH_RECORD, True), (WITHOUT, False)):
+            fake.then(script)
+            await answer_of(lane)
+            assert lane.reports_per_request is reports
+        await lane.upstream.close()

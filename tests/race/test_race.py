@@ -473,7 +473,7 @@ async def test_p17_a_page_that_hangs_after_the_race_costs_the_figure_and_little_
     assert anyio.current_time() - began < 1.5
     record = drafts_of(sink)
     assert record is not None
-    assert (record.certain, record.doubt) == (False, "late")
+    assert (record.certain, record.doubt) == (False, "unreadable")  # not late: it never came
 
 
 async def test_p17_a_busy_server_never_stands_still_and_is_told_as_such() -> None:
@@ -566,3 +566,52 @@ async def test_a_server_that_does_not_tell_what_it_has_in_hand_costs_the_race_no
     with anyio.fail_after(3):
         assert await race_of(silent, FakeRunner(*ANSWER), sink).run(queue_ms=0, in_flight=1) == "finished"
     assert sink.of(LaneStarted, "baseline")[0].requests_running is None
+
+
+@pytest.mark.usefixtures("_settle_fast")
+@pytest.mark.parametrize("readings", [[None], ["<html>Sign in</html>"], [page(11, 44, 22), None]])
+async def test_a_page_that_turns_to_garbage_after_the_race_is_not_called_late(readings: list[str | None]) -> None:
+    sink = Sink()
+    after = [ValueError(text) if text and "<" in text else text for text in readings]
+    runner = FakeRunner(*ANSWER8, readings=[BEFORE, *after], **SPECULATIVE)  # type: ignore[arg-type]
+    await run(race_of(FakeRunner(), runner, sink))
+    record = drafts_of(sink)
+    assert record is not None
+    assert (record.certain, record.doubt) == (False, "unreadable")
+
+
+async def test_a_server_that_stops_sending_records_is_read_by_its_counters_in_the_same_race() -> None:
+    sink = Sink()
+    runner = FakeRunner(*ANSWER8, readings=[BEFORE, AFTER], **SPECULATIVE)  # type: ignore[arg-type]
+    runner.reports_per_request = True
+    with anyio.fail_after(5):
+        await race_of(FakeRunner(), runner, sink).run(queue_ms=0, in_flight=1)
+    record = drafts_of(sink)
+    assert record is not None
+    assert (record.source, record.accepted) == ("server", 5)
+
+
+@pytest.mark.usefixtures("_settle_fast")
+async def test_the_late_half_of_counters_without_a_token_counter_is_waited_for() -> None:
+    sink = Sink()
+    # 13 tokens, k = 4: 1 + 1 + 4 are fewer than 13 - 4, so two equal pages are not enough
+    half = page(11, 44, 24, (9, 7, 5, 3))
+    whole = page(13, 52, 29, (11, 9, 6, 3))
+    answer = (tok("a"), tok("b", 12), FIN, total(13))
+    runner = FakeRunner(*answer, readings=[page(10, 40, 20, (8, 6, 4, 2)), half, half, half, whole], **SPECULATIVE)  # type: ignore[arg-type]
+    await run(race_of(FakeRunner(), runner, sink))
+    record = drafts_of(sink)
+    assert record is not None
+    assert (record.drafts, record.accepted, record.exclusive, record.certain) == (3, 9, True, True)
+
+
+async def test_p15_one_token_with_counters_that_stood_still_is_no_drafts_and_not_too_late() -> None:
+    sink = Sink()
+    still = page(10, 40, 20, (8, 6, 4, 2))
+    runner = FakeRunner(tok("a"), FIN, total(1), readings=[still, still], **SPECULATIVE)  # type: ignore[arg-type]
+    await run(race_of(FakeRunner(*ANSWER8, speculating=False), runner, sink))
+    record = drafts_of(sink)
+    assert record is not None
+    assert (record.drafts, record.drafted, record.certain) == (0, 0, True)
+    assert runner.scrapes == 2
+    assert "no_drafts" in sink.board.comparison(greedy=True).caveats

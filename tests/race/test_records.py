@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
+from app.race import acceptance
 from app.race.acceptance import from_record
-from app.race.records import record_from_meta_info, record_from_metrics, record_from_timings, record_in
+from app.race.records import MOST_POSITIONS, record_from_meta_info, record_from_metrics, record_from_timings, record_in
 from app.race.types import Chunk
 from app.race.wire import ChunkDecoder
 from tests.race.helpers import exactly
@@ -178,3 +179,25 @@ def test_an_odd_field_never_breaks_the_stream(field: str, value: bytes) -> None:
     chunk = decoded(data)
     assert chunk is not None
     assert (chunk.text, chunk.spec) == ("a", None)
+
+
+@pytest.mark.parametrize(("k", "length", "kept"), [(4, 5, True), (4, 6, False), (None, 129, True), (None, 130, False)])
+def test_a_histogram_longer_than_a_draft_can_be_is_dropped(k: int | None, length: int, kept: bool) -> None:
+    histogram = [5, 2, *[0] * (length - 2)]
+    sent = {"num_spec_steps": 7, "num_draft_tokens": 28, "num_accepted_draft_tokens": 2, "num_spec_tokens": k}
+    made = record_from_metrics({"speculative_decoding": sent | {"acceptance_histogram": histogram}})
+    assert made is not None
+    assert (made.accepted, made.histogram) == (2, tuple(histogram) if kept else None)
+
+
+def test_the_longest_draft_that_is_read_is_the_longest_that_is_shown() -> None:
+    assert MOST_POSITIONS == acceptance.MOST_POSITIONS
+
+
+def test_single_steps_longer_than_a_draft_can_be_are_dropped() -> None:
+    sent = {"num_spec_steps": 2, "num_draft_tokens": 7, "num_accepted_draft_tokens": 6, "num_spec_tokens": 4}
+    made = record_from_metrics(
+        {"speculative_decoding": sent | {"per_step_accepted": [5, 1], "per_step_drafted": [5, 2]}}
+    )
+    assert made is not None
+    assert (made.per_step_accepted, made.per_step_drafted, made.accepted) == (None, None, 6)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from app.race.divergence import first_difference
@@ -457,3 +459,12 @@ def test_an_interrupted_race_stands_still_and_streams_nothing_any_more() -> None
     assert shown.lanes["baseline"].status == "stopped"
     assert shown.lanes["speculative"].status == "waiting"
     assert shown.comparison.speedup is None
+
+
+@pytest.mark.parametrize(("source", "told"), [("request", True), ("server", False)])
+def test_a_lane_that_sends_its_own_record_speculates_whatever_its_counters_did_not_show(
+    source: Any, told: bool
+) -> None:
+    record = SpecRecord(source=source, drafts=2, drafted=8, accepted=5)
+    lane = board(sent("speculative", speculating=False), drafts("speculative", 5, record)).lanes["speculative"]
+    assert lane.speculating is told
