@@ -38,20 +38,19 @@ def main(arguments: list[str] | None = None) -> None:
     sys.exit(status if isinstance(status, int) else 0)
 
 
+# the servers, asked for alike by every command that needs them
+BaselineUrl = Annotated[str | None, typer.Option(metavar="URL", help="Server without speculation.", show_default=False)]
+SpeculativeUrl = Annotated[str | None, typer.Option(metavar="URL", help="Server with speculation.", show_default=False)]
+BaselineModel = Annotated[str | None, typer.Option(help="Model to ask the baseline for.", show_default=False)]
+SpeculativeModel = Annotated[str | None, typer.Option(help="Model to ask the other for.", show_default=False)]
+
+
 @cli.command()
 def serve(
-    baseline: Annotated[
-        str | None, typer.Option(metavar="URL", help="Server without speculation.", show_default=False)
-    ] = None,
-    speculative: Annotated[
-        str | None, typer.Option(metavar="URL", help="Server with speculation.", show_default=False)
-    ] = None,
-    baseline_model: Annotated[
-        str | None, typer.Option(help="Model to ask the baseline for.", show_default=False)
-    ] = None,
-    speculative_model: Annotated[
-        str | None, typer.Option(help="Model to ask the other for.", show_default=False)
-    ] = None,
+    baseline: BaselineUrl = None,
+    speculative: SpeculativeUrl = None,
+    baseline_model: BaselineModel = None,
+    speculative_model: SpeculativeModel = None,
     database: Database = None,
     host: Host = "127.0.0.1",
     port: PortNumber = 8000,
@@ -140,18 +139,10 @@ def bench(
     csv: Annotated[
         str | None, typer.Option(metavar="FILE", help='Every request as CSV; "-": here.', show_default=False)
     ] = None,
-    baseline: Annotated[
-        str | None, typer.Option(metavar="URL", help="Server without speculation.", show_default=False)
-    ] = None,
-    speculative: Annotated[
-        str | None, typer.Option(metavar="URL", help="Server with speculation.", show_default=False)
-    ] = None,
-    baseline_model: Annotated[
-        str | None, typer.Option(help="Model to ask the baseline for.", show_default=False)
-    ] = None,
-    speculative_model: Annotated[
-        str | None, typer.Option(help="Model to ask the other for.", show_default=False)
-    ] = None,
+    baseline: BaselineUrl = None,
+    speculative: SpeculativeUrl = None,
+    baseline_model: BaselineModel = None,
+    speculative_model: SpeculativeModel = None,
 ) -> int:
     """Run workloads several times through both servers, without a page, and print a table."""
     from app.settings import load_settings
@@ -185,18 +176,10 @@ def bench(
 
 @cli.command()
 def check(
-    baseline: Annotated[
-        str | None, typer.Option(metavar="URL", help="Server without speculation.", show_default=False)
-    ] = None,
-    speculative: Annotated[
-        str | None, typer.Option(metavar="URL", help="Server with speculation.", show_default=False)
-    ] = None,
-    baseline_model: Annotated[
-        str | None, typer.Option(help="Model to ask the baseline for.", show_default=False)
-    ] = None,
-    speculative_model: Annotated[
-        str | None, typer.Option(help="Model to ask the other for.", show_default=False)
-    ] = None,
+    baseline: BaselineUrl = None,
+    speculative: SpeculativeUrl = None,
+    baseline_model: BaselineModel = None,
+    speculative_model: SpeculativeModel = None,
     lossless: Annotated[
         bool, typer.Option("--lossless", help="Compare sampled answers of both, too: takes minutes on a small engine.")
     ] = False,
